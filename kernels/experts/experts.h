@@ -1,0 +1,51 @@
+// kernels/experts/experts.h
+//
+// Routed experts, grouped: each row goes through its own experts.
+//
+//   for every row t and slot j (e = expert[t, j], p = weight[t, j]):
+//     g = A(w1[e] x'[t]),  u = A(w3[e] x'[t])                        w1, w3 [I, D]
+//     u = clamp(u, -limit, limit), g = min(g, limit)                 limit 0: no clamp
+//     a = A(p * (silu(g) * u))        weight_before_w2; otherwise a = A(silu(g) * u)
+//     o = A(w2[e] a')                                                w2 [D, I]
+//     y[t] += o   (weight_before_w2)  or  p * o                      fp32, slots in ascending expert id, starting from 0
+//
+//   x      [num_rows, D]        F32 or BF16
+//   expert [num_rows, top_k]    I32, ascending within a row, -1 = unused slot (then at the end)
+//   weight [num_rows, top_k]    F32
+//   y      [num_rows, D]        F32
+//
+// A(.) rounds to the dtype of x (F32: no rounding); x', a' are after act_quant. Sums by the rule of kernels/linear (one
+// block); silu(v) = v / (1 + exp(-v)) by kernels/vector_math. Row-independent: the bits of a row depend neither on the other
+// rows nor on how many share an expert.
+// The weights of an expert are separate matrices in their stored bytes: w1[e].data etc., all of one dtype and shape.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/linear/linear.h"
+
+namespace weft {
+
+struct ExpertsArgs {
+  const void* x = nullptr;
+  DType x_dtype = DType::kF32;
+  int64_t num_rows = 0, hidden = 0, inner = 0, top_k = 0;
+  const int32_t* expert = nullptr;
+  const float* weight = nullptr;
+  std::span<const WeightMatrix> w1, w3, w2;  // by expert id
+  float swiglu_limit = 0;
+  bool weight_before_w2 = true;
+  ActQuant act_quant = ActQuant::kNone;
+  float* y = nullptr;
+  std::byte* scratch = nullptr;              // experts_scratch_bytes(...), 64-byte aligned
+};
+
+int64_t experts_scratch_bytes(int64_t num_rows, int64_t hidden, int64_t inner, int64_t top_k, int64_t num_experts,
+                              DType weight_dtype, int num_threads);
+
+using ExpertsFn = void(const ExpertsArgs& args, ThreadPool& pool);
+std::span<const KernelVariant<ExpertsFn>> experts_variants();
+inline void experts(const ExpertsArgs& args, Isa isa, ThreadPool& pool) { pick_variant(experts_variants(), isa)(args, pool); }
+
+}  // namespace weft

@@ -1,0 +1,75 @@
+// kernels/linear/linear.h
+//
+// Linear layer on weights in their stored bytes.
+//
+//   y[m, g*N + n] = sum_k  x'[m, g*K + k] * w[g*N + n, k]          g = 0 .. groups-1 (groups 1: an ordinary linear layer)
+//
+//   x   [num_rows, groups*K]   F32 or BF16, row stride x_stride elements
+//   x'  x as fp32, after act_quant (below)
+//   w   [groups*N, K]          WeightMatrix: F32, BF16, F8_E4M3 + block scales, F4_E2M1 + block scales; one fp32 value per
+//                              weight, round(q * scale), wherever it is used
+//   y   [num_rows, groups*N]   F32 or BF16 (one rounding to nearest even at the end), row stride y_stride elements;
+//                              must not alias x, w or scratch
+//
+// Order of the sum (docs/numerics.md): K is cut into `k_blocks` equal blocks (1 = no cut; K / k_blocks is a multiple of 4).
+// Inside a block, 16 partial sums: lane j starts from 0 and takes the block's elements k = j, j+16, j+32, ... in ascending
+// order by fused multiply-add; a lane without elements stays 0. Lanes are added in the tree
+//   l[j] += l[j+8] (j<8); l[j] += l[j+4] (j<4); l[j] += l[j+2] (j<2); l[0] + l[1].
+// Blocks are added by a balanced binary tree in fp32: (b0+b1)+(b2+b3) ... ; k_blocks is a power of two <= 16.
+// Every variant but avx512_bf16 gives exactly these bits, for any number of rows and columns and any place among them,
+// and so do both paths (few rows: dot products over the stored rows; many rows: packed tiles and an outer-product
+// micro-kernel). avx512_bf16 is row- and column-independent with bits of its own.
+//
+// act_quant kFp8Block128 (deepseek_v4.md 5.3): per row of x and block of 128 along the last axis (the last may be shorter;
+// groups are quantised within themselves): a = max(absmax, 1e-4); s = smallest power of two >= fp32(a * fp32(1/448));
+// x' = e4m3(clamp(x / s, +-448)) * s.
+// act_quant kInt8PerRow: per row, a = absmax; s = a / 127 (0 -> x' = 0); x' = rint(x / s) * s.
+//
+// Threads: the pool splits rows, columns and packing work, never the inside of a sum.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/thread_pool.h"
+#include "kernels/variant.h"
+#include "tensor/tensor.h"
+
+namespace weft {
+
+// A weight [rows, cols] in stored bytes, row-major. F4_E2M1: two elements a byte, low nibble first, cols even.
+struct WeightMatrix {
+  DType dtype = DType::kF32;              // kF32, kBF16, kF8E4M3, kF4E2M1, kI8
+  const void* data = nullptr;
+  int64_t rows = 0, cols = 0;
+  const void* scale = nullptr;            // [ceil(rows/block_rows), ceil(cols/block_cols)]; null: no scale
+  DType scale_dtype = DType::kF8E8M0;     // kF8E8M0 or kF32
+  int64_t block_rows = 1, block_cols = 1; // weights that share one scale
+};
+
+enum class ActQuant { kNone, kFp8Block128, kInt8PerRow };
+
+struct LinearArgs {
+  const void* x = nullptr;
+  DType x_dtype = DType::kF32;            // kF32 or kBF16
+  int64_t x_stride = 0;
+  int64_t num_rows = 0;
+  WeightMatrix w;                         // rows = groups * N, cols = K
+  int64_t groups = 1;
+  int64_t k_blocks = 1;
+  ActQuant act_quant = ActQuant::kNone;
+  void* y = nullptr;
+  DType y_dtype = DType::kF32;            // kF32 or kBF16
+  int64_t y_stride = 0;
+  std::byte* scratch = nullptr;           // linear_scratch_bytes(...), 64-byte aligned
+};
+
+// Scratch for a call with up to `num_rows` rows. The same for every variant; monotone in num_rows.
+int64_t linear_scratch_bytes(int64_t num_rows, int64_t k_total, int64_t n_total, int64_t groups, DType weight_dtype,
+                             int num_threads);
+
+using LinearFn = void(const LinearArgs& args, ThreadPool& pool);
+std::span<const KernelVariant<LinearFn>> linear_variants();
+inline void linear(const LinearArgs& args, Isa isa, ThreadPool& pool) { pick_variant(linear_variants(), isa)(args, pool); }
+
+}  // namespace weft

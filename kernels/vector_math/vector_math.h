@@ -1,0 +1,19 @@
+// kernels/vector_math/vector_math.h
+//
+// The one definition of exp, sigmoid and silu that every kernel uses, so that all variants give the same bits.
+//
+//   exp_f32(x)      2^n * p(r), n = rint(x * log2 e), r = x - n*ln2_hi - n*ln2_lo by fma, p a polynomial by Horner and fma;
+//                   x < -87.3 (result below the normal range) gives 0, x > 88.7 gives +inf, NaN stays NaN; error <= 2 ulp
+//   sigmoid_f32(x)  1 / (1 + exp_f32(-x))
+//   silu_f32(x)     x / (1 + exp_f32(-x))
+//
+// SIMD sources include vector_math-inl.h, which evaluates the same operations lane by lane.
+#pragma once
+
+namespace weft {
+
+float exp_f32(float x);
+float sigmoid_f32(float x);
+float silu_f32(float x);
+
+}  // namespace weft
