@@ -10,10 +10,27 @@
 // SIMD sources include vector_math-inl.h, which evaluates the same operations lane by lane.
 #pragma once
 
+#include <cstdint>
+#include <span>
+
+#include "kernels/variant.h"
+
 namespace weft {
 
 float exp_f32(float x);
 float sigmoid_f32(float x);
 float silu_f32(float x);
+
+// The same functions over arrays: y[i] = f(x[i]), i < n. y may be x.
+struct VectorMathArgs {
+  enum class Function { kExp, kSigmoid, kSilu };
+  Function function = Function::kExp;
+  const float* x = nullptr;
+  float* y = nullptr;
+  int64_t n = 0;
+};
+
+using VectorMathFn = void(const VectorMathArgs&);
+std::span<const KernelVariant<VectorMathFn>> vector_math_variants();
 
 }  // namespace weft
