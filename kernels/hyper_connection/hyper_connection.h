@@ -15,16 +15,21 @@
 //
 //   X, X'  [num_rows, S, D]   A (F32 or BF16);  out, y  [num_rows, D]  A;  mix  [num_rows, S + S*S]  F32
 //   X' may be X. Sums over j and k inside Sinkhorn go in ascending order. exp / sigmoid by kernels/vector_math.
-// Row-independent. hc_pre and hc_head process rows [row_begin, row_end) given by num_rows and the pointers; callers split rows
-// over threads; with few rows hc_pre_project splits the 24 outputs instead (same bits).
+// m is a product of fp32 values, rounded at each step: (fn x) * r, * scale, + base. S <= kMaxHcStreams.
+// Row-independent. The variants run on one thread (callers may split rows); hc_pre below runs on a pool: it splits the rows
+// or, when there are few, the outputs of the projection, with the same bits.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
+#include "base/thread_pool.h"
 #include "kernels/variant.h"
 #include "tensor/dtype.h"
 
 namespace weft {
+
+constexpr int64_t kMaxHcStreams = 8;
 
 struct HcWeights {
   const float *fn = nullptr, *base = nullptr, *scale = nullptr;
@@ -53,5 +58,8 @@ using HcPreFn = void(const HcPreArgs&);
 using HcPostFn = void(const HcPostArgs&);
 std::span<const KernelVariant<HcPreFn>> hc_pre_variants();
 std::span<const KernelVariant<HcPostFn>> hc_post_variants();
+
+// hc_pre (or hc_head) on all threads of the pool.
+void hc_pre(const HcPreArgs& args, Isa isa, ThreadPool& pool);
 
 }  // namespace weft

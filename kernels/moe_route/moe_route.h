@@ -9,14 +9,18 @@
 //   weight_j = score_e (unbiased), divided by the sum of the row's weights (+ sum_eps) if normalise, times scaling
 //
 //   logits [num_rows, num_experts] F32; bias [num_experts] F32 or null
-//   table  [vocab, top_k] I64 with tokens [num_rows] I32: hash routing; null otherwise
+//   table  [vocab, top_k] I64 with tokens [num_rows] I32: hash routing; null otherwise. Whoever loads the table checks that
+//          its values are experts, and whoever takes tokens that they are rows of it.
 //   expert [num_rows, top_k] I32, ascending; weight [num_rows, top_k] F32 in that order. The sum runs in ascending expert id.
+// The sum of the softmax takes the order of kernels/linear. num_experts <= kMaxExperts. NaN scores are picked last.
 // Row-independent. Source: deepseek_v4.md 2.8.1; glm_moe_dsa.md (sigmoid, groups).
 #pragma once
 
 #include <cstdint>
 
 namespace weft {
+
+constexpr int64_t kMaxExperts = 2048;
 
 enum class ScoringFunc { kSqrtSoftplus, kSigmoid, kSoftmax };
 

@@ -12,14 +12,18 @@
 //
 //   x, y  [num_rows, width], row strides in elements, F32 or BF16; only features [begin, end) are quantised, the others are
 //   copied (y may be x); end - begin is a multiple of `block`, or the last block is shorter.
+//   block <= kMaxQuantiseSpan, and width too where hadamard is set. Values are finite. Row-independent.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "kernels/variant.h"
 #include "tensor/dtype.h"
 
 namespace weft {
+
+constexpr int64_t kMaxQuantiseSpan = 1024;
 
 enum class QuantFormat { kFp8, kFp4 };
 

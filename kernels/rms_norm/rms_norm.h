@@ -11,6 +11,7 @@
 // squares). 1/sqrt is a correctly rounded sqrt and a division. Row-independent.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "kernels/variant.h"

@@ -5,6 +5,9 @@
 //   g, u, y  [count]  all F32 or all BF16; fp32 inside, one rounding; y may be g or u.
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "kernels/variant.h"
 #include "tensor/dtype.h"
 
