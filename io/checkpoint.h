@@ -57,9 +57,11 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
-  Status open_single(const std::filesystem::path& path);
-  Status open_index(const std::filesystem::path& path, bool names_suffice);
+  enum class Need { kTensors, kWhatIsThere };
+  static Result<Checkpoint> open_folder(const std::filesystem::path& dir, Need need);
+  Status open_index(const std::filesystem::path& path, Need need);
   void add_name(std::string_view name);
+  void add_file(std::shared_ptr<const SafetensorsFile> file);
 
   std::filesystem::path dir_;
   Json config_;

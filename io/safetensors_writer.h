@@ -56,10 +56,13 @@ class SafetensorsWriter {
   int64_t file_bytes_ = 0;
 };
 
+// Writes a whole small file (a config, an index) the same way: through FILE.tmp, renamed when complete.
+Status write_file(const std::filesystem::path& path, std::string_view text);
+
 // model-00003-of-00046.safetensors; numbers start at 1.
 std::string shard_file_name(int shard, int num_shards);
 
-// Writes model.safetensors.index.json into `dir`, through a temporary file like the above. `weight_map`: tensor name and
+// Writes model.safetensors.index.json into `dir`, by write_file. `weight_map`: tensor name and
 // file name of its shard. `total_size`: bytes of all tensors.
 Status write_safetensors_index(const std::filesystem::path& dir,
                                std::span<const std::pair<std::string, std::string>> weight_map, int64_t total_size);
