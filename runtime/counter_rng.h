@@ -1,8 +1,8 @@
 // Counter-based random numbers: a pure function of (seed, request, position, purpose), no state. So a draw depends
 // neither on the batch that the request is in nor on what was drawn before, and can be repeated.
 //
-// Generator: Philox4x32 with 10 rounds. Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-// SC 2011.
+// Generator: Philox4x32 with 10 rounds. Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as
+// 1, 2, 3", SC 2011.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@ enum class DrawPurpose : uint32_t { kToken, kAccept, kResidual };
 
 struct DrawKey {
   uint64_t seed = 0;
-  uint64_t request = 0;   // which of several answers with the same seed: 0 unless one prompt gets several
-  int64_t position = 0;   // tokens before the drawn one, prompt included; < 2^32
+  uint64_t request = 0;  // which of several answers with the same seed: 0 unless one prompt gets several
+  int64_t position = 0;  // tokens before the drawn one, prompt included; < 2^32
 };
 
 // Uniform in [0, 1), a multiple of 2^-53.

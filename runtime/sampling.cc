@@ -18,7 +18,8 @@ constexpr auto lower_id = [](const auto& a, const auto& b) { return a.id < b.id;
 Status check_finite(std::span<const float> logits, std::string_view what) {
   for (size_t id = 0; id < logits.size(); ++id) {
     if (!std::isfinite(logits[id])) {
-      return invalid_argument(fmt::format("sampling: {} of token {} is {}, expected a finite number", what, id, logits[id]));
+      return invalid_argument(
+          fmt::format("sampling: {} of token {} is {}, expected a finite number", what, id, logits[id]));
     }
   }
   return {};
@@ -66,7 +67,7 @@ void add_logprobs(std::span<const float> logits, int top, std::span<float> scrat
   const auto logprob = [&](int32_t id) { return static_cast<float>(logits[static_cast<size_t>(id)] - norm); };
   token.logprob = logprob(token.id);
   std::vector<int32_t> best(std::min(static_cast<size_t>(top), logits.size()));
-  // A short sorted list while scanning: for the few entries that are asked for, cheaper than ids for the whole vocabulary.
+  // A short sorted list while scanning: for the few entries that are asked for, cheaper than sorting the vocabulary.
   size_t filled = 0;
   for (int32_t id = 0; static_cast<size_t>(id) < logits.size() && !best.empty(); ++id) {
     const float logit = logits[static_cast<size_t>(id)];
@@ -158,8 +159,8 @@ Result<TokenDistribution> Sampler::distribution(std::span<const float> logits, c
   const int32_t best_id = argmax(logits);
   if (params.greedy()) return TokenDistribution{{best_id}, {1.0}, 1.0};
 
-  // Relative to the best: a tiny temperature then gives -inf, weight 0, instead of an overflow. The best token has weight
-  // exp(0) = 1, so weights are relative to the largest probability.
+  // Relative to the best: a tiny temperature then gives -inf, weight 0, instead of an overflow. The best token has
+  // weight exp(0) = 1, so weights are relative to the largest probability.
   const double best = logits[static_cast<size_t>(best_id)];
   weights_.resize(logits.size());
   for (size_t id = 0; id < logits.size(); ++id) {
@@ -203,7 +204,8 @@ void Sampler::keep_top_p(double top_p) {
   size_t kept = 0;
   for (size_t sorted = 0, until = kFirst; sum < wanted && sorted < candidates_.size(); until *= kGrowth) {
     const size_t end = std::min(until, candidates_.size());
-    std::partial_sort(begin + static_cast<int64_t>(sorted), begin + static_cast<int64_t>(end), candidates_.end(), better);
+    std::partial_sort(begin + static_cast<int64_t>(sorted), begin + static_cast<int64_t>(end), candidates_.end(),
+                      better);
     sorted = end;
     while (sum < wanted && kept < sorted) sum += candidates_[kept++].weight;
   }

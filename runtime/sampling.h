@@ -10,11 +10,13 @@
 //   6. one draw from what is left, renormalised
 // (llama.cpp applies the temperature last: there, min_p and top_p see the distribution at temperature 1.)
 //
-// Everywhere a tie of logits goes to the lower token id, also at the boundary of top_k and top_p. At least one token is kept.
+// Everywhere a tie of logits goes to the lower token id, also at the boundary of top_k and top_p. At least one token is
+// kept.
 // Logprobs are those of the model: log-softmax of the logits as they come, before penalties and temperature.
 //
-// Deterministic: the token is a function of (logits, params, counts, position) alone, and the same with every instruction
-// set (exp by kernels/vector_math, sums in double in ascending id). A logit that is NaN or infinite is an error.
+// Deterministic: the token is a function of (logits, params, counts, position) alone, and the same with every
+// instruction set (exp by kernels/vector_math, sums in double in ascending id). A logit that is NaN or infinite is an
+// error.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +37,11 @@ struct SamplingParams {
   double presence_penalty = 0;
   double frequency_penalty = 0;
   uint64_t seed = 0;
-  uint64_t request = 0;           // DrawKey::request: the same seed and request give the same text in any batch
-  int top_logprobs = -1;          // -1: no logprobs; n >= 0: that of the chosen token and of the n best
+  uint64_t request = 0;   // DrawKey::request: the same seed and request give the same text in any batch
+  int top_logprobs = -1;  // -1: no logprobs; n >= 0: that of the chosen token and of the n best
 
   bool greedy() const { return temperature == 0; }
-  bool has_penalties() const {
-    return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0;
-  }
+  bool has_penalties() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
   bool operator==(const SamplingParams&) const = default;
 };
 
@@ -112,13 +112,11 @@ class Sampler {
   std::vector<Candidate> candidates_;
 };
 
-// --- Speculative decoding ---------------------------------------------------------------------------------------------
-//
-// Two ways; both leave the distribution of the text that of the model, whatever the drafts are.
-//   * The model's own tokens are sampled at every drafted position (same draws as without drafts), and drafts are kept as
-//     long as they equal them: the text is the very same as without drafts, greedy or not.
-//   * Rejection sampling keeps more of the drafts that were themselves sampled, but gives another text than without drafts.
-// Source of the second: Leviathan, Kalman, Matias, "Fast inference from transformers via speculative decoding", ICML 2023.
+// Speculative decoding: two ways; both leave the distribution of the text that of the model, whatever the drafts are.
+//   * The model's own tokens are sampled at every drafted position (same draws as without drafts), and drafts are kept
+//     as long as they equal them: the text is the very same as without drafts, greedy or not.
+//   * Rejection sampling keeps more of the drafts that were themselves sampled, but gives another text than without
+//     drafts. Source: Leviathan, Kalman, Matias, "Fast inference from transformers via speculative decoding", 2023.
 
 // How many leading drafts equal the model's own tokens: 0 .. drafts.size(). model_tokens has an entry for each draft at
 // least; model_tokens[i] is the token sampled from the logits that follow drafts[0 .. i-1].
@@ -129,9 +127,8 @@ struct DraftVerdict {
   int32_t id = 0;  // the draft, or the token that replaces it
 };
 
-// `draft_id` was drawn from `draft`. Accepts it with probability min(1, model / draft); otherwise draws from the part of
-// `model` above `draft`. Both are the distributions of the token that follows
-// `position` tokens.
+// `draft_id` was drawn from `draft`. Accepts it with probability min(1, model / draft); otherwise draws from the part
+// of `model` above `draft`. Both are the distributions of the token that follows `position` tokens.
 DraftVerdict verify_draft(const TokenDistribution& model, const TokenDistribution& draft, int32_t draft_id,
                           const SamplingParams& params, int64_t position);
 

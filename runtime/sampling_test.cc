@@ -70,7 +70,10 @@ const FilterCase kFilterCases[] = {
     {"top_p after top_k: 0.4 / 0.7 > 0.5", {.top_k = 2, .top_p = .5}, {.4f, .3f, .2f, .1f}, {0}},
     {"min_p is relative to the best", {.min_p = .45}, {.4f, .3f, .2f, .1f}, {0, 1, 2}},
     {"min_p 1 keeps the best", {.min_p = 1}, {.4f, .3f, .2f, .1f}, {0}},
-    {"temperature comes before min_p: (0.2 / 0.4)^2 < 0.45", {.temperature = .5, .min_p = .45}, {.4f, .3f, .2f, .1f}, {0, 1}},
+    {"temperature comes before min_p: (0.2 / 0.4)^2 < 0.45",
+     {.temperature = .5, .min_p = .45},
+     {.4f, .3f, .2f, .1f},
+     {0, 1}},
 };
 
 TEST(Sampling, Filters) {
@@ -83,7 +86,8 @@ TEST(Sampling, Filters) {
     ASSERT_TRUE(result.ok());
     EXPECT_EQ(result->ids, c.ids);
     double kept = 0;
-    for (const int32_t id : c.ids) kept += c.params.greedy() ? 1 : std::pow(c.probabilities[id], 1 / c.params.temperature);
+    for (const int32_t id : c.ids)
+      kept += c.params.greedy() ? 1 : std::pow(c.probabilities[id], 1 / c.params.temperature);
     for (const int32_t id : c.ids) {
       if (c.params.temperature < 0.1) continue;
       EXPECT_NEAR(result->probability(id), std::pow(c.probabilities[id], 1 / c.params.temperature) / kept, 1e-6);
@@ -92,7 +96,7 @@ TEST(Sampling, Filters) {
   }
 }
 
-// The partial sort of top_p and the selection of top_k against sorting everything, in a vocabulary with many equal logits.
+// The partial sort of top_p and the selection of top_k against sorting everything, with many equal logits.
 TEST(Sampling, FiltersOfALargeVocabulary) {
   for (uint32_t seed = 0; seed < 6; ++seed) {
     SCOPED_TRACE(seed);
@@ -202,7 +206,8 @@ TEST(Sampling, LogitsThatAreNotFinite) {
   counts.add_answer(1);
   const auto result = Sampler().sample(std::vector<float>{0, 3e38f}, {.frequency_penalty = -3e38}, counts, 0);
   ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.status().message(), "sampling: the logit with penalties of token 1 is inf, expected a finite number");
+  EXPECT_EQ(result.status().message(),
+            "sampling: the logit with penalties of token 1 is inf, expected a finite number");
 }
 
 TEST(Sampling, ParametersOutOfRange) {
@@ -231,7 +236,8 @@ TEST(Sampling, IndependentOfTheBatch) {
   constexpr int kRequests = 5, kTokens = 40;
   const auto text = [](Sampler& sampler, int request, int position) {
     const auto logits = random_logits(257, static_cast<uint32_t>(1000 * request + position));
-    const SamplingParams params{.temperature = 0.9, .top_p = 0.95, .seed = 42, .request = static_cast<uint64_t>(request)};
+    const SamplingParams params{
+        .temperature = 0.9, .top_p = 0.95, .seed = 42, .request = static_cast<uint64_t>(request)};
     return sampler.sample(logits, params, {}, position).value().id;
   };
   std::vector<std::vector<int32_t>> alone(kRequests), together(kRequests);
@@ -241,7 +247,8 @@ TEST(Sampling, IndependentOfTheBatch) {
   }
   Sampler shared;
   for (int position = 0; position < kTokens; ++position) {
-    for (int request = kRequests - 1; request >= 0; --request) together[request].push_back(text(shared, request, position));
+    for (int request = kRequests - 1; request >= 0; --request)
+      together[request].push_back(text(shared, request, position));
   }
   EXPECT_EQ(alone, together);
   const auto logits = random_logits(257, 1);

@@ -25,7 +25,11 @@ const Case kCases[] = {
     {"longest of those complete at one byte", {"c", "abc"}, {"xabc"}, {"x", ""}, 1},
     {"text after the stop is ignored", {"."}, {"a.", "b", "."}, {"a", "", "", ""}, 0},
     {"stop is the whole text", {"\n\n"}, {"\n", "\n"}, {"", "", ""}, 0},
-    {"characters of several bytes stay whole", {"\u00e9t"}, {"\u00e8", "\u00e9", "\u00e9t"}, {"\u00e8", "", "\u00e9", ""}, 0},
+    {"characters of several bytes stay whole",
+     {"\u00e9t"},
+     {"\u00e8", "\u00e9", "\u00e9t"},
+     {"\u00e8", "", "\u00e9", ""},
+     0},
 };
 
 TEST(StopStrings, Table) {
