@@ -10,8 +10,8 @@
 //   pages  entry g is row g % page_entries of pages[g / page_entries], rows [head_dim] of key_dtype (F32 or BF16)
 //   scores [num_visible]          F32 scratch of the caller
 //
-// Dot products: 16-lane sums of kernels/linear; the sum over heads: h ascending, one fma each, from 0; all in fp32. -0.0 and
-// +0.0 are equal for the order, NaN sorts last.
+// Dot products: 16-lane sums of kernels/linear; the sum over heads: h ascending, one fma each, from 0; all in fp32. relu
+// keeps NaN. For the order -0.0 and +0.0 are equal and NaN sorts last.
 // index_scores fills scores[begin, end) (threads split the entries); select_topk picks.
 #pragma once
 

@@ -10,15 +10,14 @@
 //   sink  [num_heads] F32, or null (then no sink term)
 //   out   [num_heads, head_dim]   A; must not alias q
 //
-// Order: columns in list order, in blocks of 64 columns (fixed: block = column / 64) with an online softmax over the blocks:
-// the running maximum after block b is m_b; probabilities of block b are exp(z - m_b); the accumulators are multiplied by
-// exp(m_{b-1} - m_b) before the block is added (also when that factor is 1; a block of empty columns changes nothing). P
-// rounds to bf16 when A is BF16 and is the identity for F32; the denominator adds the unrounded values, columns ascending.
+// Order: columns in list order, in blocks of 64 (fixed: block = column / 64) with an online softmax over the blocks. The
+// running maximum after block b is m_b; probabilities of block b are exp(z - m_b); accumulators and denominator are
+// multiplied by exp(m_{b-1} - m_b) before the block is added, also when that factor is 1. An empty column is skipped; a
+// block of empty columns changes nothing. P rounds to bf16 when A is BF16 and is the identity for F32; the denominator
+// adds the unrounded values, columns ascending.
 // Scores: 16-lane sums of kernels/linear over head_dim, times scale. Values: out[h,d] starts at 0, one fma per column in
-// ascending order. At the end den += exp(sink - M), out / den. exp by kernels/vector_math. A row without keys gives zeros.
-// The bits depend neither on the number of heads nor on the other rows.
-// A kernel call handles several rows so that it can share the conversion of keys between them where lists coincide, but the
-// result of a row is that of a call with the row alone.
+// ascending order. At the end den += exp(sink - M), then out / den. exp by kernels/vector_math.
+// A row without keys gives zeros. The bits depend neither on the number of heads nor on other rows.
 // Source: deepseek_v4.md 2.5.7.
 #pragma once
 

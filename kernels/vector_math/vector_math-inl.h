@@ -1,7 +1,7 @@
 // kernels/vector_math/vector_math-inl.h
 //
-// exp, sigmoid and silu for SIMD sources (compiled with -mavx2 -mfma, or more): the operations of vector_math.cc lane by
-// lane, so the same bits. Vectors of 8 lanes in every such source; of 16 lanes in those compiled for AVX-512.
+// exp, sigmoid and silu for SIMD sources (compiled with -mavx2 -mfma, or more): the operations of vector_math.cc lane
+// by lane, so the same bits. Vectors of 8 lanes in every such source; of 16 lanes in those compiled for AVX-512.
 //
 // Everything is in an unnamed namespace: each source has its own copy, compiled for its own level.
 #pragma once

@@ -45,6 +45,16 @@ float exp_f32(float x) {
 float sigmoid_f32(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
 float silu_f32(float x) { return x / (1.0f + exp_f32(-x)); }
 
+float dot_f32(const float* x, const float* y, int64_t n) {
+  constexpr int kLanes = 16;
+  float lane[kLanes] = {};
+  for (int64_t k = 0; k < n; ++k) lane[k % kLanes] = std::fma(x[k], y[k], lane[k % kLanes]);
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+  }
+  return lane[0];
+}
+
 namespace {
 
 void vector_math_ref(const VectorMathArgs& args) {

@@ -80,6 +80,18 @@ TEST(VectorMath, VariantsGiveTheSameBits) {
   }
 }
 
+TEST(VectorMath, DotAddsLanesInTheFixedTree) {
+  // 2^24 + 1 is lost unless the ones meet first: lanes 1 and 9 make 2, which then counts.
+  std::vector<float> x(16, 0.0f), ones(16, 1.0f);
+  x[0] = 0x1p24f;
+  x[1] = x[9] = 1.0f;
+  EXPECT_EQ(dot_f32(x.data(), ones.data(), 16), 0x1p24f + 2.0f);
+  x[9] = 0.0f;
+  EXPECT_EQ(dot_f32(x.data(), ones.data(), 16), 0x1p24f);
+  EXPECT_EQ(dot_f32(x.data(), ones.data(), 1), 0x1p24f);
+  EXPECT_EQ(dot_f32(x.data(), ones.data(), 0), 0.0f);
+}
+
 TEST(VectorMath, AnyLengthInPlace) {
   for (const auto& variant : vector_math_variants()) {
     if (variant.isa > max_isa()) continue;

@@ -1,0 +1,18 @@
+#include "kernels/sparse_attention/sparse_attention.h"
+
+#include "kernels/sparse_attention/sparse_attention_impl.h"
+
+namespace weft {
+
+int64_t sparse_attention_scratch_bytes(int64_t num_heads, int64_t head_dim) {
+  return AttentionScratch(num_heads, head_dim).total * static_cast<int64_t>(sizeof(float));
+}
+
+std::span<const KernelVariant<SparseAttentionFn>> sparse_attention_variants() {
+  static constexpr KernelVariant<SparseAttentionFn> kVariants[] = {
+      {"ref", Isa::kScalar, sparse_attention_ref},
+  };
+  return kVariants;
+}
+
+}  // namespace weft
