@@ -1,0 +1,71 @@
+// The SPMD graph of one step: what every rank executes.
+//
+// Nodes stand in execution order. Values are inputs of the step, weights, states (caches) or activations. A node's outputs are
+// typed once, by its op's infer and shard_rule, when it is added; nobody computes them again.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "graph/op.h"
+
+namespace weft {
+
+using ValueId = int32_t;
+
+enum class ValueRole { kInput, kWeight, kState, kActivation };
+enum class Stream { kCompute, kComm, kPrefetch };
+
+struct Value {
+  std::string name;
+  ValueType type;
+  ValueRole role = ValueRole::kActivation;
+  bool operator==(const Value&) const = default;
+};
+
+struct Node {
+  Op op;
+  std::vector<ValueId> in, out;
+  std::string region;               // the layer it belongs to, "layers.3"; "" outside of layers
+  Stream stream = Stream::kCompute;
+  bool operator==(const Node&) const = default;
+};
+
+class Graph {
+ public:
+  explicit Graph(std::string name = "") : name_(std::move(name)) {}
+
+  const std::string& name() const { return name_; }
+  const std::vector<Value>& values() const { return values_; }
+  const std::vector<Node>& nodes() const { return nodes_; }
+  const Value& value(ValueId id) const;
+  // -1: there is no value of this name (the first one, should a faulty graph have several).
+  ValueId find(std::string_view name) const;
+  // Values that must survive the step (logits, hidden states): results in the order in which they were marked.
+  const std::vector<ValueId>& results() const { return results_; }
+
+  // Inputs, weights and states. Names are unique in a graph.
+  Result<ValueId> add_value(std::string name, ValueType type, ValueRole role);
+  // Appends a node. Output i is named `name` (i = 0) or `name`.i. The error says which node and why.
+  Result<std::vector<ValueId>> add_node(Op op, std::vector<ValueId> in, std::string name, std::string region = "",
+                                        Stream stream = Stream::kCompute);
+  void mark_result(ValueId id) { results_.push_back(id); }
+
+  bool operator==(const Graph&) const = default;
+
+ private:
+  std::string name_;
+  std::vector<Value> values_;
+  std::vector<Node> nodes_;
+  std::vector<ValueId> results_;
+  std::unordered_map<std::string, ValueId> by_name_;
+};
+
+std::vector<ValueType> types_of(const Graph& graph, const std::vector<ValueId>& ids);
+
+// The rules that hold for every graph after every pass: ids in range, names unique, every input made before it is used, output
+// types equal to what infer and shard_rule give, no Partial result.
+Status verify(const Graph& graph);
+
+}  // namespace weft

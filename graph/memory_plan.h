@@ -1,0 +1,33 @@
+// Where every value of a graph lies, and how many bytes of each category a rank needs. The executor allocates exactly this; the
+// planner reports exactly this.
+//
+// Step inputs, activations and the scratch of ops share one arena: each has an offset for the time in which it is live. Weights
+// stay in the mapped files; states lie in the caches.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace weft {
+
+inline constexpr int64_t kArenaAlignment = 64;
+
+struct MemoryPlan {
+  static constexpr int64_t kNotInArena = -1;
+
+  std::vector<int64_t> value_offset;    // by value; kNotInArena for weights and states
+  std::vector<int64_t> scratch_offset;  // by node; 0 when scratch_bytes is 0
+  std::vector<int64_t> scratch_bytes;   // by node
+  int64_t arena_bytes = 0;              // peak of live inputs, activations and scratch, as laid out
+  int64_t weight_bytes = 0;             // of all weight values
+  int64_t state_bytes = 0;              // of all state values
+
+  bool operator==(const MemoryPlan&) const = default;
+};
+
+// First fit by time: each value gets the lowest gap that is free from its node to its last use (results: to the end).
+MemoryPlan plan_memory(const Graph& graph, const WorkEnv& env);
+
+}  // namespace weft

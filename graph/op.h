@@ -1,0 +1,31 @@
+// The closed set of ops. Nothing else switches over op kinds: std::visit, or std::get_if in a pass.
+#pragma once
+
+#include <variant>
+
+#include "graph/ops/attention.h"
+#include "graph/ops/elementwise.h"
+#include "graph/ops/embedding.h"
+#include "graph/ops/hyper_connection_op.h"
+#include "graph/ops/linear_op.h"
+#include "graph/ops/moe.h"
+#include "graph/ops/quantise_op.h"
+#include "graph/ops/rms_norm_op.h"
+#include "graph/ops/rope_op.h"
+
+namespace weft {
+
+using Op = std::variant<Embedding, RmsNorm, Linear, RopeTable, Rope, Quantise, HcPre, HcPost, HcHead, Swiglu, Add, AddStreams,
+                        AddPositionBias, GatherRows, MoeRoute, Experts, RingWrite, Compressor, IndexTopK, SparseAttention>;
+
+template <class>
+inline constexpr bool each_satisfies_op_spec = false;
+template <class... T>
+inline constexpr bool each_satisfies_op_spec<std::variant<T...>> = (OpSpec<T> && ...);
+static_assert(each_satisfies_op_spec<Op>);
+
+inline std::string_view op_name(const Op& op) {
+  return std::visit([](const auto& o) -> std::string_view { return o.kName; }, op);
+}
+
+}  // namespace weft

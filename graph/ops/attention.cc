@@ -1,0 +1,417 @@
+#include "graph/ops/attention.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/numeric.h"
+#include "graph/cache_rows.h"
+#include "kernels/compressor/compressor.h"
+#include "kernels/index_topk/index_topk.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/sparse_attention/sparse_attention.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+int64_t align_up(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Hands out aligned pieces of a scratch, the same way for counting (base null) and for using.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(base) {}
+  template <class T>
+  T* take(int64_t count) {
+    std::byte* at = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += align_up(count * static_cast<int64_t>(sizeof(T)));
+    return reinterpret_cast<T*>(at);
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  int64_t used_ = 0;
+};
+
+const Segment& segment_of_row(const StepBatch& batch, int64_t row) {
+  auto after = std::upper_bound(batch.segments.begin(), batch.segments.end(), row,
+                                [](int64_t r, const Segment& s) { return r < s.row0; });
+  return *(after - 1);
+}
+
+Status expect_cache(std::string_view op, TypeSpan in, int input, std::string_view name, int64_t width) {
+  WEFT_RETURN_IF_ERROR(expect_rank(op, in, input, name, 3));
+  return expect_dim(op, fmt::format("width of {}", name), in[input].shape()[2], width);
+}
+
+}  // namespace
+
+// ---- RingWrite
+
+Result<ValueTypes> RingWrite::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 2, 2));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "rows", 2));
+  WEFT_RETURN_IF_ERROR(expect_cache(kName, in, 1, "ring", in[0].shape()[1]));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "ring", {in[0].dtype()}));
+  return ValueTypes{};
+}
+
+Work RingWrite::work(TypeSpan in, TypeSpan, const WorkEnv&) const {
+  Work work;
+  work.bytes_read = work.bytes_written = in[0].tensor.bytes();
+  return work;
+}
+
+Status RingWrite::run(RunContext& ctx) const {
+  const RingRows ring(ctx.in[1]);
+  for (const Segment& segment : ctx.batch.segments) {
+    for (int64_t j = std::max<int64_t>(0, segment.len - ring.ring_rows()); j < segment.len; ++j) {
+      std::memcpy(ring.row(segment.request, segment.first_position() + j),
+                  ctx.in[0].as<std::byte>() + (segment.row0 + j) * ring.row_bytes(), ring.row_bytes());
+    }
+  }
+  return {};
+}
+
+// ---- Compressor
+
+namespace {
+
+struct CompressorScratch {
+  float* u;                // pooled, then the finished entry
+  bf16* rounded;           // the same in bf16
+  const float **k, **s;    // row pointers of the slots
+  float* table;            // cos, sin
+
+  CompressorScratch(Carver& carver, int64_t slots, int64_t width, int64_t rotary_dims)
+      : u(carver.take<float>(width)), rounded(carver.take<bf16>(width)), k(carver.take<const float*>(slots)),
+        s(carver.take<const float*>(slots)), table(carver.take<float>(rotary_dims)) {}
+};
+
+int64_t compressor_scratch_bytes(int64_t slots, int64_t width, int64_t rotary_dims) {
+  Carver carver(nullptr);
+  CompressorScratch scratch(carver, slots, width, rotary_dims);
+  return carver.used();
+}
+
+}  // namespace
+
+Result<ValueTypes> Compressor::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 5, 5));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "k", 2));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "k", {DType::kF32}));
+  if (in[1].tensor != in[0].tensor) {
+    return invalid_argument(fmt::format("{}: k is {}, s is {}", kName, to_string(in[0]), to_string(in[1])));
+  }
+  const int64_t w = in[0].shape()[1], d = in[2].shape()[0];
+  if (w != d && w != 2 * d) return invalid_argument(fmt::format("{}: k has {} features, the norm {}", kName, w, d));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "norm", {DType::kF32, DType::kBF16}));
+  WEFT_RETURN_IF_ERROR(expect_cache(kName, in, 3, "state ring", 2 * w));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 3, "state ring", {DType::kF32}));
+  WEFT_RETURN_IF_ERROR(expect_cache(kName, in, 4, "entries", d));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 4, "entries", {DType::kF32, DType::kBF16}));
+  if (ratio < 1 || in[3].shape()[1] < (w == d ? 1 : 2) * ratio - 1) {
+    return invalid_argument(fmt::format("{}: a state ring of {} rows is too short for ratio {}", kName, in[3].shape()[1], ratio));
+  }
+  return ValueTypes{};
+}
+
+Work Compressor::work(TypeSpan in, TypeSpan, const WorkEnv& env) const {
+  const int64_t rows = in[0].shape()[0], w = in[0].shape()[1], d = in[2].shape()[0];
+  Work work;
+  work.bytes_read = 2 * in[0].tensor.bytes();
+  work.bytes_written = 2 * in[0].tensor.bytes() + rows / ratio * d * dtype_bits(in[4].dtype()) / 8;
+  work.flops = 8.0 * static_cast<double>(rows * w);
+  work.scratch_bytes = env.num_threads * compressor_scratch_bytes(w / d * ratio, d, rope.rotary_dims);
+  return work;
+}
+
+Status Compressor::run(RunContext& ctx) const {
+  const int64_t w = ctx.in[0].shape()[1], d = ctx.in[2].shape()[0], slots = w / d * ratio;
+  const bool overlap = w == 2 * d;
+  const RingRows state(ctx.in[3]);
+  const DType dtype = ctx.in[4].dtype();
+  const std::vector<float> frequencies = rope.frequencies();
+  auto* pool_kernel = pick_variant(compressor_pool_variants(), ctx.isa);
+  auto* norm_kernel = pick_variant(rms_norm_variants(), ctx.isa);
+  auto* rope_kernel = pick_variant(rope_variants(), ctx.isa);
+  const int64_t worker_bytes = compressor_scratch_bytes(slots, d, rope.rotary_dims);
+
+  for (const Segment& segment : ctx.batch.segments) {
+    const int64_t first = segment.first_position();
+    const int64_t first_group = first / ratio, num_groups = segment.kv_end / ratio - first_group;
+    const PagedRows entries(ctx.in[4], ctx.batch.pages[segment.request]);
+    // Row of k | s at a position: two halves in the ring, two tensors in the batch.
+    const auto k_row = [&](int64_t p) {
+      return p >= first ? ctx.in[0].as<float>() + (segment.row0 + p - first) * w
+                        : reinterpret_cast<const float*>(state.row(segment.request, p));
+    };
+    const auto s_row = [&](int64_t p) {
+      return p >= first ? ctx.in[1].as<float>() + (segment.row0 + p - first) * w
+                        : reinterpret_cast<const float*>(state.row(segment.request, p)) + w;
+    };
+    ctx.pool.parallel_for(num_groups, 1, [&](int64_t begin, int64_t, int worker) {
+      const int64_t group = first_group + begin;
+      Carver carver(ctx.scratch.data() + worker * worker_bytes);
+      const CompressorScratch scratch(carver, slots, d, rope.rotary_dims);
+      for (int64_t n = 0; n < slots; ++n) {
+        const bool previous = overlap && n < ratio;
+        const int64_t p = group * ratio + n - (overlap ? ratio : 0);
+        const int64_t column = overlap && !previous ? d : 0;
+        scratch.k[n] = p < 0 ? nullptr : k_row(p) + column;
+        scratch.s[n] = p < 0 ? nullptr : s_row(p) + column;
+      }
+      CompressorPoolArgs pool_args;
+      pool_args.k = {scratch.k, static_cast<size_t>(slots)};
+      pool_args.s = {scratch.s, static_cast<size_t>(slots)};
+      pool_args.width = d;
+      pool_args.u = scratch.u;
+      pool_kernel(pool_args);
+
+      void* row = scratch.u;
+      if (dtype == DType::kBF16) {
+        for (int64_t c = 0; c < d; ++c) scratch.rounded[c] = to_bf16(scratch.u[c]);
+        row = scratch.rounded;
+      }
+      RmsNormArgs norm;
+      norm.x = norm.y = row;
+      norm.dtype = dtype;
+      norm.x_stride = norm.y_stride = norm.width = d;
+      norm.num_rows = 1;
+      norm.w = ctx.in[2].data;
+      norm.w_dtype = ctx.in[2].dtype();
+      norm.eps = static_cast<float>(eps);
+      norm_kernel(norm);
+
+      const int32_t position = static_cast<int32_t>(group * ratio);
+      rope_table({&position, 1}, frequencies, scratch.table);
+      RopeArgs rotate;
+      rotate.x = rotate.y = row;
+      rotate.dtype = dtype;
+      rotate.num_rows = rotate.num_heads = 1;
+      rotate.head_dim = d;
+      rotate.rotary_dims = rope.rotary_dims;
+      rotate.table = scratch.table;
+      rope_kernel(rotate);
+      if (quantised) quantise.apply(row, dtype, 1, d, ctx.isa);
+      std::memcpy(entries.row(group), row, entries.row_bytes());
+    });
+    for (int64_t j = std::max<int64_t>(0, segment.len - state.ring_rows()); j < segment.len; ++j) {
+      auto* row = reinterpret_cast<float*>(state.row(segment.request, first + j));
+      std::memcpy(row, ctx.in[0].as<float>() + (segment.row0 + j) * w, w * sizeof(float));
+      std::memcpy(row + w, ctx.in[1].as<float>() + (segment.row0 + j) * w, w * sizeof(float));
+    }
+  }
+  return {};
+}
+
+// ---- IndexTopK
+
+namespace {
+
+struct IndexScratch {
+  float* scores;
+  int32_t* select;
+  const void** pages;
+  float* weights;
+  std::byte* kernel;  // one piece per thread
+
+  IndexScratch(Carver& carver, int64_t max_entries, int64_t max_pages, int64_t heads, int64_t kernel_bytes)
+      : scores(carver.take<float>(max_entries)), select(carver.take<int32_t>(max_entries)),
+        pages(carver.take<const void*>(max_pages)), weights(carver.take<float>(heads)),
+        kernel(carver.take<std::byte>(kernel_bytes)) {}
+};
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Result<ValueTypes> IndexTopK::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 3, 3));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "index queries", 3));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "index queries", {DType::kF32, DType::kBF16}));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "head weights", 2));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "head weights", {in[0].dtype()}));
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of head weights", in[1].shape()[0], in[0].shape()[0]));
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "head weights", in[1].shape()[1], in[0].shape()[1]));
+  WEFT_RETURN_IF_ERROR(expect_cache(kName, in, 2, "index keys", in[0].shape()[2]));
+  if (ratio < 1 || top_k < 1 || max_context < 1) {
+    return invalid_argument(fmt::format("{}: ratio {}, top_k {}, max_context {}", kName, ratio, top_k, max_context));
+  }
+  return ValueTypes{{{DType::kI32, {in[0].shape()[0], top_k}}, in[0].rows}};
+}
+
+Work IndexTopK::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
+  const int64_t rows = in[0].shape()[0], heads = in[0].shape()[1], dim = in[0].shape()[2];
+  const int64_t entries = max_context / ratio, key_bytes = dim * dtype_bits(in[2].dtype()) / 8;
+  Work work = streaming_work(in.first(2), out);
+  work.bytes_read += rows * entries * key_bytes;
+  work.flops = 2.0 * static_cast<double>(rows * entries) * static_cast<double>(heads * dim);
+  Carver carver(nullptr);
+  IndexScratch scratch(carver, entries, ceil_div(entries, in[2].shape()[1]), heads,
+                       env.num_threads * index_scores_scratch_bytes(heads, dim));
+  work.scratch_bytes = env.num_threads * carver.used();
+  return work;
+}
+
+Status IndexTopK::run(RunContext& ctx) const {
+  constexpr int64_t kEntriesPerTask = 256;
+  const TensorView &iq = ctx.in[0], &w = ctx.in[1], &keys = ctx.in[2];
+  const int64_t rows = iq.shape()[0], heads = iq.shape()[1], dim = iq.shape()[2];
+  const int64_t max_entries = max_context / ratio, kernel_bytes = index_scores_scratch_bytes(heads, dim);
+  auto* kernel = pick_variant(index_scores_variants(), ctx.isa);
+  const int threads = ctx.pool.size();
+  const auto scratch_of = [&](int worker) {
+    const auto make = [&](std::byte* base) {
+      Carver carver(base);
+      IndexScratch scratch(carver, max_entries, ceil_div(max_entries, keys.shape()[1]), heads, threads * kernel_bytes);
+      return std::pair(scratch, carver.used());
+    };
+    return make(ctx.scratch.data() + worker * make(nullptr).second).first;
+  };
+
+  // Scores of row t: `split` hands ranges of entries to a function that may run on several threads.
+  const auto pick = [&](int64_t t, const IndexScratch& scratch, auto&& split) {
+    const Segment& segment = segment_of_row(ctx.batch, t);
+    const int64_t visible = (segment.first_position() + (t - segment.row0) + 1) / ratio;
+    int32_t* picks = ctx.out[0].as<int32_t>() + t * top_k;
+    if (visible <= top_k) {
+      for (int64_t j = 0; j < top_k; ++j) picks[j] = j < visible ? static_cast<int32_t>(j) : -1;
+      return;
+    }
+    const PagedRows entries(keys, ctx.batch.pages[segment.request]);
+    const int64_t num_pages = ceil_div(visible, entries.page_entries());
+    for (int64_t page = 0; page < num_pages; ++page) scratch.pages[page] = entries.page(page);
+    for (int64_t h = 0; h < heads; ++h) {
+      const bool narrow = w.dtype() == DType::kBF16;
+      const float weight = narrow ? to_float(w.as<bf16>()[t * heads + h]) : w.as<float>()[t * heads + h];
+      const float scaled = weight * static_cast<float>(weight_scale);
+      scratch.weights[h] = narrow ? round_bf16(scaled) : scaled;
+    }
+    split(visible, [&](int64_t begin, int64_t end, int worker) {
+      IndexScoresArgs args;
+      args.iq = iq.as<std::byte>() + t * heads * dim * dtype_bits(iq.dtype()) / 8;
+      args.iq_dtype = iq.dtype();
+      args.w = scratch.weights;
+      args.num_heads = heads;
+      args.head_dim = dim;
+      args.pages = {scratch.pages, static_cast<size_t>(num_pages)};
+      args.key_dtype = keys.dtype();
+      args.page_entries = entries.page_entries();
+      args.begin = begin;
+      args.end = end;
+      args.scores = scratch.scores;
+      args.scratch = scratch.kernel + worker * kernel_bytes;
+      kernel(args);
+    });
+    const auto n = static_cast<size_t>(visible);
+    select_topk({scratch.scores, n}, {picks, static_cast<size_t>(top_k)}, {scratch.select, n});
+  };
+
+  if (rows < threads) {
+    const IndexScratch scratch = scratch_of(0);
+    for (int64_t t = 0; t < rows; ++t) {
+      pick(t, scratch, [&](int64_t visible, auto&& score) { ctx.pool.parallel_for(visible, kEntriesPerTask, score); });
+    }
+  } else {
+    ctx.pool.parallel_for(rows, 1, [&](int64_t t, int64_t, int worker) {
+      pick(t, scratch_of(worker), [&](int64_t visible, auto&& score) { score(0, visible, 0); });
+    });
+  }
+  return {};
+}
+
+// ---- SparseAttention
+
+int64_t SparseAttention::max_columns(int64_t picks) const {
+  if (ratio == 0) return window;
+  return window + (picks > 0 ? picks : max_context / ratio);
+}
+
+Result<ValueTypes> SparseAttention::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, ratio == 0 ? 4 : 5, ratio == 0 ? 4 : 6));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "q", 3));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "q", {DType::kF32, DType::kBF16}));
+  const int64_t rows = in[0].shape()[0], heads = in[0].shape()[1], dim = in[0].shape()[2];
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "kv", 2));
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "width of kv", in[1].shape()[1], dim));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "sink", {DType::kF32}));
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "sink", in[2].shape().num_elements(), heads));
+  WEFT_RETURN_IF_ERROR(expect_cache(kName, in, 3, "window ring", dim));
+  for (size_t i = 3; i < std::min<size_t>(in.size(), 5); ++i) {
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, static_cast<int>(i), "keys", {in[1].dtype()}));
+  }
+  if (window < 1 || in[3].shape()[1] < window - 1) {
+    return invalid_argument(fmt::format("{}: a ring of {} rows for a window of {}", kName, in[3].shape()[1], window));
+  }
+  if (ratio > 0) WEFT_RETURN_IF_ERROR(expect_cache(kName, in, 4, "entries", dim));
+  if (in.size() == 6) {
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 5, "picks", {DType::kI32}));
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of picks", in[5].shape()[0], rows));
+  }
+  return ValueTypes{{in[0].tensor, in[0].rows}};
+}
+
+Work SparseAttention::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
+  const int64_t rows = in[0].shape()[0], heads = in[0].shape()[1], dim = in[0].shape()[2];
+  const int64_t columns = max_columns(in.size() == 6 ? in[5].shape()[1] : 0);
+  Work work = streaming_work(in.first(3), out);
+  work.bytes_read += rows * columns * dim * dtype_bits(in[1].dtype()) / 8;
+  work.flops = 4.0 * static_cast<double>(rows * heads) * static_cast<double>(columns * dim);
+  work.scratch_bytes = env.num_threads * (align_up(columns * static_cast<int64_t>(sizeof(void*))) +
+                                          align_up(sparse_attention_scratch_bytes(heads, dim)));
+  return work;
+}
+
+Status SparseAttention::run(RunContext& ctx) const {
+  const TensorView &q = ctx.in[0], &kv = ctx.in[1];
+  const int64_t rows = q.shape()[0], heads = q.shape()[1], dim = q.shape()[2];
+  const int64_t element = dtype_bits(q.dtype()) / 8, kv_row_bytes = dim * dtype_bits(kv.dtype()) / 8;
+  const bool has_picks = ctx.in.size() == 6;
+  const int64_t columns = max_columns(has_picks ? ctx.in[5].shape()[1] : 0);
+  const int64_t list_bytes = align_up(columns * static_cast<int64_t>(sizeof(void*)));
+  const int64_t worker_bytes = list_bytes + align_up(sparse_attention_scratch_bytes(heads, dim));
+  const RingRows ring(ctx.in[3]);
+  auto* kernel = pick_variant(sparse_attention_variants(), ctx.isa);
+  // With few rows the heads are split as well; the bits of a head do not depend on the others.
+  const int64_t splits = rows >= 2 * ctx.pool.size() ? 1 : std::min<int64_t>(heads, ctx.pool.size());
+
+  ctx.pool.parallel_for(rows * splits, 1, [&](int64_t item, int64_t, int worker) {
+    const int64_t t = item / splits, split = item % splits;
+    const int64_t head0 = heads * split / splits, head1 = heads * (split + 1) / splits;
+    const Segment& segment = segment_of_row(ctx.batch, t);
+    const int64_t first = segment.first_position(), position = first + (t - segment.row0);
+    auto* list = reinterpret_cast<const void**>(ctx.scratch.data() + worker * worker_bytes);
+    int64_t n = 0;
+    for (int64_t p = std::max<int64_t>(0, position - window + 1); p <= position; ++p) {
+      list[n++] = p >= first ? kv.as<std::byte>() + (segment.row0 + p - first) * kv_row_bytes : ring.row(segment.request, p);
+    }
+    if (ratio > 0) {
+      while (n < window) list[n++] = nullptr;
+      const PagedRows entries(ctx.in[4], ctx.batch.pages[segment.request]);
+      if (has_picks) {
+        const int64_t top_k = ctx.in[5].shape()[1];
+        const int32_t* picks = ctx.in[5].as<int32_t>() + t * top_k;
+        for (int64_t j = 0; j < top_k && picks[j] >= 0; ++j) list[n++] = entries.row(picks[j]);
+      } else {
+        for (int64_t g = 0; g < (position + 1) / ratio; ++g) list[n++] = entries.row(g);
+      }
+    }
+    SparseAttentionArgs args;
+    args.q = q.as<std::byte>() + (t * heads + head0) * dim * element;
+    args.out = ctx.out[0].as<std::byte>() + (t * heads + head0) * dim * element;
+    args.dtype = q.dtype();
+    args.kv_dtype = kv.dtype();
+    args.num_heads = head1 - head0;
+    args.head_dim = dim;
+    args.keys = {list, static_cast<size_t>(n)};
+    args.sink = ctx.in[2].as<float>() + head0;
+    args.scale = static_cast<float>(scale);
+    args.scratch = ctx.scratch.data() + worker * worker_bytes + list_bytes;
+    kernel(args);
+  });
+  return {};
+}
+
+}  // namespace weft

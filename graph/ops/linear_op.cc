@@ -1,0 +1,78 @@
+#include "graph/ops/linear_op.h"
+
+namespace weft {
+
+int64_t canonical_blocks(int64_t k) {
+  constexpr int64_t kMaxBlocks = 16, kBlockUnit = 4;
+  int64_t blocks = kMaxBlocks;
+  while (blocks > 1 && k % (blocks * kBlockUnit) != 0) blocks /= 2;
+  return blocks;
+}
+
+WeightMatrix weight_matrix(const TensorView& w, const TensorView* scale, int64_t scale_rows, int64_t scale_cols) {
+  WeightMatrix m;
+  m.dtype = w.dtype();
+  m.data = w.data;
+  m.rows = w.shape()[w.shape().rank() - 2];
+  m.cols = w.shape().back();
+  if (scale != nullptr) {
+    m.scale = scale->data;
+    m.scale_dtype = scale->dtype();
+    m.block_rows = scale_rows;
+    m.block_cols = scale_cols;
+  }
+  return m;
+}
+
+Result<ValueTypes> Linear::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 2, 3));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 2));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "weight", 2));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "weight",
+                                    {DType::kF32, DType::kBF16, DType::kF8E4M3, DType::kF4E2M1, DType::kI8}));
+  const int64_t n = in[1].shape()[0], k = in[1].shape()[1];
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "width of x", in[0].shape()[1], groups * k));
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of weight modulo groups", n % groups, 0));
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "inputs modulo 4 * k_blocks", k_blocks == 1 ? 0 : k % (4 * k_blocks), 0));
+  const bool scaled = in.size() == 3;
+  if (scaled != (scale_rows > 0)) {
+    return invalid_argument(fmt::format("{}: scale {} but scale_rows is {}", kName, scaled ? "given" : "missing", scale_rows));
+  }
+  if (scaled) {
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "scale", {DType::kF8E8M0, DType::kF32}));
+    WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 2, "scale", 2));
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of scale", in[2].shape()[0], (n + scale_rows - 1) / scale_rows));
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "columns of scale", in[2].shape()[1], (k + scale_cols - 1) / scale_cols));
+  }
+  return ValueTypes{{{dtype, {in[0].shape()[0], n}}, in[0].rows}};
+}
+
+Work Linear::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
+  Work work = streaming_work(in, out);
+  const int64_t rows = in[0].shape()[0], n = in[1].shape()[0], k = in[1].shape()[1];
+  work.flops = 2.0 * static_cast<double>(rows) * static_cast<double>(n) * static_cast<double>(k);
+  work.scratch_bytes = linear_scratch_bytes(rows, in[0].shape()[1], n, groups, in[1].dtype(), env.num_threads);
+  return work;
+}
+
+Status Linear::run(RunContext& ctx) const {
+  const TensorView& x = ctx.in[0];
+  LinearArgs args;
+  args.x = x.data;
+  args.x_dtype = x.dtype();
+  args.num_rows = x.shape()[0];
+  args.x_stride = x.shape()[1];
+  args.w = weight_matrix(ctx.in[1], ctx.in.size() == 3 ? &ctx.in[2] : nullptr, scale_rows, scale_cols);
+  args.groups = groups;
+  args.k_blocks = k_blocks;
+  args.act_quant = act_quant;
+  args.y = ctx.out[0].data;
+  args.y_dtype = dtype;
+  args.y_stride = ctx.out[0].shape()[1];
+  args.scratch = ctx.scratch.data();
+  linear(args, ctx.isa, ctx.pool);
+  return {};
+}
+
+}  // namespace weft

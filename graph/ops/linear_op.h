@@ -1,0 +1,53 @@
+// y = x W^T on weights in stored bytes: kernels/linear.
+//
+//   x [T, G*K] A;  w [G*N, K] F32 / BF16 / F8_E4M3 / F4_E2M1 / I8, scale (for the last three) [.., ..] F8_E8M0 or F32
+//   y [T, G*N] of `dtype`
+// Scale blocks follow from the shapes: block_rows = ceil over the published block sizes (scale_rows, scale_cols attributes).
+#pragma once
+
+#include "graph/op_spec.h"
+#include "kernels/linear/linear.h"
+
+namespace weft {
+
+template <>
+struct EnumText<ActQuant> {
+  static constexpr std::array<std::string_view, 3> kNames = {"none", "fp8_block128", "int8_row"};
+};
+
+struct Linear {
+  static constexpr std::string_view kName = "linear";
+  DType dtype = DType::kF32;              // of y
+  ActQuant act_quant = ActQuant::kNone;
+  int64_t groups = 1;
+  int64_t k_blocks = 1;                   // canonical blocks of a row-parallel layer (canonical_blocks), else 1
+  int64_t scale_rows = 0, scale_cols = 0; // weights that share a scale; 0: no scale
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    f("dtype", self.dtype);
+    f("act_quant", self.act_quant);
+    f("groups", self.groups);
+    f("k_blocks", self.k_blocks);
+    f("scale_rows", self.scale_rows);
+    f("scale_cols", self.scale_cols);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  // A group is split by whole groups only ("n" with its inputs "k" at the same time is not expressible by one letter).
+  ShardRule shard_rule(TypeSpan in) const {
+    return groups == 1 ? ShardRule{{"tk", "nk", "nk"}, {"tn"}, "tnk", "k"} : ShardRule{{"tg", "gk", "gk"}, {"tg"}, "tg", ""};
+  }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  bool operator==(const Linear&) const = default;
+};
+
+// Blocks of the canonical reduction tree over K inputs: the largest power of two <= 16 such that K / blocks is a multiple
+// of 4 (design: numerics).
+int64_t canonical_blocks(int64_t k);
+
+// The stored weight `w` and its scale as the kernels want them.
+WeightMatrix weight_matrix(const TensorView& w, const TensorView* scale, int64_t scale_rows, int64_t scale_cols);
+
+}  // namespace weft

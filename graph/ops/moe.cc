@@ -1,0 +1,152 @@
+#include "graph/ops/moe.h"
+
+#include "kernels/experts/experts.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kRowsPerTask = 16;
+constexpr int64_t kAlignment = 64;
+
+int64_t align_up(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+
+// The kernel's list of matrices lies at the front of the scratch.
+int64_t matrix_list_bytes(int64_t experts) { return align_up(3 * experts * static_cast<int64_t>(sizeof(WeightMatrix))); }
+
+TensorView slice(const TensorView& stacked, int64_t e) {
+  TensorView view;
+  view.type = {stacked.dtype(), {stacked.shape()[1], stacked.shape()[2]}};
+  view.data = stacked.parts.empty() ? stacked.as<std::byte>() + e * view.type.bytes() : stacked.parts[e];
+  return view;
+}
+
+}  // namespace
+
+Result<ValueTypes> MoeRoute::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, by == RouteBy::kScore ? 1 : 3, by == RouteBy::kScore ? 2 : 3));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "logits", {DType::kF32}));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "logits", 2));
+  const int64_t rows = in[0].shape()[0], experts = in[0].shape()[1];
+  if (top_k < 1 || top_k > experts) {
+    return invalid_argument(fmt::format("{}: top_k {} of {} experts", kName, top_k, experts));
+  }
+  if (by == RouteBy::kScore && in.size() == 2) {
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "bias", {DType::kF32}));
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "bias", in[1].shape().num_elements(), experts));
+  }
+  if (by == RouteBy::kToken) {
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "table", {DType::kI64}));
+    WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "table", 2));
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "columns of table", in[1].shape()[1], top_k));
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "tokens", {DType::kI32}));
+  }
+  return ValueTypes{{{DType::kI32, {rows, top_k}}, in[0].rows}, {{DType::kF32, {rows, top_k}}, in[0].rows}};
+}
+
+Work MoeRoute::work(TypeSpan in, TypeSpan out, const WorkEnv&) const { return streaming_work({&in[0], 1}, out); }
+
+Status MoeRoute::run(RunContext& ctx) const {
+  const int64_t experts = ctx.in[0].shape()[1];
+  if (by == RouteBy::kToken) {  // a table of the checkpoint: its entries are input, not ours to trust
+    for (int64_t t = 0; t < ctx.in[0].shape()[0]; ++t) {
+      const int64_t token = ctx.in[2].as<int32_t>()[t];
+      for (int64_t j = 0; j < top_k; ++j) {
+        const int64_t expert = ctx.in[1].as<int64_t>()[token * top_k + j];
+        if (expert < 0 || expert >= experts) {
+          return invalid_argument(fmt::format("tid2eid[{}][{}] is {}, expected an expert below {}", token, j, expert, experts));
+        }
+      }
+    }
+  }
+  ctx.pool.parallel_for(ctx.in[0].shape()[0], kRowsPerTask, [&](int64_t begin, int64_t end, int) {
+    MoeRouteArgs args;
+    args.logits = ctx.in[0].as<float>() + begin * experts;
+    args.num_rows = end - begin;
+    args.num_experts = experts;
+    args.top_k = top_k;
+    args.scoring_func = scoring_func;
+    if (by == RouteBy::kToken) {
+      args.table = ctx.in[1].as<int64_t>();
+      args.tokens = ctx.in[2].as<int32_t>() + begin;
+    } else if (ctx.in.size() == 2) {
+      args.bias = ctx.in[1].as<float>();
+    }
+    args.n_group = n_group;
+    args.topk_group = topk_group;
+    args.normalise = normalise;
+    args.sum_eps = static_cast<float>(sum_eps);
+    args.scaling = static_cast<float>(scaling);
+    args.expert = ctx.out[0].as<int32_t>() + begin * top_k;
+    args.weight = ctx.out[1].as<float>() + begin * top_k;
+    moe_route(args);
+  });
+  return {};
+}
+
+Result<ValueTypes> Experts::infer(TypeSpan in) const {
+  const bool scaled = scale_rows > 0;
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, scaled ? 9 : 6, scaled ? 9 : 6));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "expert", {DType::kI32}));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "weight", {DType::kF32}));
+  for (int i = 3; i < 6; ++i) {
+    WEFT_RETURN_IF_ERROR(expect_rank(kName, in, i, "expert weights", 3));
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, i, "expert weights", {in[3].dtype()}));
+  }
+  const int64_t experts = in[3].shape()[0], inner = in[3].shape()[1], hidden = in[0].shape()[1];
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "columns of w1", in[3].shape()[2], hidden));
+  if (in[4].tensor != in[3].tensor || in[5].shape() != Shape{experts, hidden, inner}) {
+    return invalid_argument(fmt::format("{}: w1 {}, w3 {}, w2 {} do not fit together", kName, to_string(in[3]),
+                                        to_string(in[4]), to_string(in[5])));
+  }
+  return ValueTypes{{{DType::kF32, in[0].shape()}, in[0].rows}};
+}
+
+Work Experts::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
+  const int64_t rows = in[0].shape()[0], hidden = in[0].shape()[1], experts = in[3].shape()[0], inner = in[3].shape()[1];
+  const int64_t top_k = in[1].shape()[1];
+  Work work = streaming_work(in.first(3), out);
+  // Distinct experts that the rows touch: at most rows * top_k of them.
+  const int64_t touched = std::min(experts, rows * top_k);
+  for (size_t i = 3; i < in.size(); ++i) work.bytes_read += in[i].tensor.bytes() / experts * touched;
+  work.flops = 6.0 * static_cast<double>(rows * top_k) * static_cast<double>(hidden) * static_cast<double>(inner);
+  work.scratch_bytes = matrix_list_bytes(experts) + experts_scratch_bytes(rows, hidden, inner, top_k, experts,
+                                                                          in[3].dtype(), env.num_threads);
+  return work;
+}
+
+Status Experts::run(RunContext& ctx) const {
+  const int64_t num_experts = ctx.in[3].shape()[0];
+  auto* list = reinterpret_cast<WeightMatrix*>(ctx.scratch.data());
+  std::span<const WeightMatrix> matrices[3];
+  for (int w = 0; w < 3; ++w) {
+    for (int64_t e = 0; e < num_experts; ++e) {
+      const TensorView weight = slice(ctx.in[3 + w], e);
+      const TensorView scale = scale_rows > 0 ? slice(ctx.in[6 + w], e) : TensorView{};
+      new (&list[w * num_experts + e])
+          WeightMatrix(weight_matrix(weight, scale_rows > 0 ? &scale : nullptr, scale_rows, scale_cols));
+    }
+    matrices[w] = {list + w * num_experts, static_cast<size_t>(num_experts)};
+  }
+  ExpertsArgs args;
+  args.x = ctx.in[0].data;
+  args.x_dtype = ctx.in[0].dtype();
+  args.num_rows = ctx.in[0].shape()[0];
+  args.hidden = ctx.in[0].shape()[1];
+  args.inner = ctx.in[3].shape()[1];
+  args.top_k = ctx.in[1].shape()[1];
+  args.expert = ctx.in[1].as<int32_t>();
+  args.weight = ctx.in[2].as<float>();
+  args.w1 = matrices[0];
+  args.w3 = matrices[1];
+  args.w2 = matrices[2];
+  args.swiglu_limit = static_cast<float>(swiglu_limit);
+  args.weight_before_w2 = weight_before_w2;
+  args.act_quant = act_quant;
+  args.y = ctx.out[0].as<float>();
+  args.scratch = ctx.scratch.data() + matrix_list_bytes(num_experts);
+  experts(args, ctx.isa, ctx.pool);
+  return {};
+}
+
+}  // namespace weft

@@ -1,0 +1,41 @@
+// Round trip of features [begin, end) of every vector through FP8 or FP4, after a Hadamard rotation if asked: kernels/quantise.
+//
+//   x [T, ..., W] A -> the same type
+#pragma once
+
+#include "graph/op_spec.h"
+#include "kernels/quantise/quantise.h"
+
+namespace weft {
+
+template <>
+struct EnumText<QuantFormat> {
+  static constexpr std::array<std::string_view, 2> kNames = {"fp8", "fp4"};
+};
+
+struct Quantise {
+  static constexpr std::string_view kName = "quantise";
+  QuantFormat format = QuantFormat::kFp8;
+  int64_t begin = 0, end = 0, block = 0;
+  bool hadamard = false;
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    f("format", self.format);
+    f("begin", self.begin);
+    f("end", self.end);
+    f("block", self.block);
+    f("hadamard", self.hadamard);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan in) const { return {{in[0].shape().rank() == 3 ? "thd" : "td"}, {in[0].shape().rank() == 3 ? "thd" : "td"}, "th", ""}; }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  bool operator==(const Quantise&) const = default;
+
+  // Applies the round trip to `num_rows` contiguous vectors in place; other ops that store rounded rows use it.
+  void apply(void* rows, DType dtype, int64_t num_rows, int64_t width, Isa isa) const;
+};
+
+}  // namespace weft

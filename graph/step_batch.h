@@ -1,0 +1,22 @@
+// What one step computes: rows of several requests, flattened. Plain data; the same for every node of the graph.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sharding/segment.h"
+
+namespace weft {
+
+struct StepBatch {
+  std::vector<Segment> segments;           // ascending row0, gapless from row 0; at most one per request
+  std::vector<int32_t> tokens;             // [num_tokens]
+  std::vector<int32_t> positions;          // [num_tokens]
+  std::vector<int32_t> logit_rows;         // rows whose logits are wanted, ascending
+  std::vector<std::vector<int32_t>> pages; // by request slot: block table of the kAppend caches
+
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+};
+
+}  // namespace weft
