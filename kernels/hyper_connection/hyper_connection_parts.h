@@ -10,15 +10,13 @@ namespace weft {
 constexpr int64_t kMaxHcOutputs = (2 + kMaxHcStreams) * kMaxHcStreams;
 
 // Rows of fn: (2 + S) * S, or S for hc_head.
-inline int64_t hc_outputs(const HcPreArgs& args) {
-  return args.mix == nullptr ? args.streams : (2 + args.streams) * args.streams;
-}
+int64_t hc_outputs(const HcPreArgs& args);
 
-// dots[r, n] for n in [output_begin, output_end): <fn row n, x_r>; n = hc_outputs(args) stands for the sum of squares of x_r.
-// dots has rows of hc_outputs(args) + 1.
+// dots[r, n] for n in [output_begin, output_end): <fn row n, x_r>; n = outputs stands for the sum of squares of x_r.
+// dots has rows of outputs + 1; outputs = hc_outputs(pre).
 struct HcProjectArgs {
   HcPreArgs pre;
-  int64_t output_begin = 0, output_end = 0;
+  int64_t outputs = 0, output_begin = 0, output_end = 0;
   float* dots = nullptr;
 };
 

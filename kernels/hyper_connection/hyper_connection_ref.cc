@@ -7,7 +7,7 @@ namespace weft {
 
 void hc_project_ref(const HcProjectArgs& args);
 void hc_project_ref(const HcProjectArgs& args) {
-  const int64_t width = args.pre.streams * args.pre.hidden, outputs = hc_outputs(args.pre);
+  const int64_t width = args.pre.streams * args.pre.hidden, outputs = args.outputs;
   for (int64_t row = 0; row < args.pre.num_rows; ++row) {
     for (int64_t n = args.output_begin; n < args.output_end; ++n) {
       LaneSum sum;

@@ -6,10 +6,14 @@
 
 namespace weft {
 
+void rope_avx512(const RopeArgs& args);
+void rope_avx2(const RopeArgs& args);
 void rope_ref(const RopeArgs& args);
 
 std::span<const KernelVariant<RopeFn>> rope_variants() {
   static constexpr KernelVariant<RopeFn> kVariants[] = {
+      {"avx512", Isa::kAvx512, rope_avx512},
+      {"avx2", Isa::kAvx2, rope_avx2},
       {"ref", Isa::kScalar, rope_ref},
   };
   return kVariants;

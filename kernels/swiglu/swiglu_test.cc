@@ -16,6 +16,7 @@ TEST(Swiglu, Formula) {
   const auto silu = [](double v) { return v / (1 + std::exp(-v)); };
   const float g[5] = {0, 1, -2, 12, -30}, u[5] = {3, -2, 50, -11, 0.5f};
   for (const auto& variant : swiglu_variants()) {
+    if (variant.isa > max_isa()) continue;
     float y[5];
     variant.run({.g = g, .u = u, .y = y, .count = 5});
     for (int i = 0; i < 5; ++i) EXPECT_NEAR(y[i], silu(g[i]) * u[i], std::fabs(silu(g[i]) * u[i]) * 1e-6) << variant.name;
