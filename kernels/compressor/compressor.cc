@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/compressor/compressor_impl.h"
 #include "kernels/vector_math/vector_math.h"
 
 namespace weft {
@@ -29,6 +30,8 @@ void compressor_pool_ref(const CompressorPoolArgs& args) {
 
 std::span<const KernelVariant<CompressorPoolFn>> compressor_pool_variants() {
   static constexpr KernelVariant<CompressorPoolFn> kVariants[] = {
+      {"avx512", Isa::kAvx512, compressor_pool_avx512},
+      {"avx2", Isa::kAvx2, compressor_pool_avx2},
       {"ref", Isa::kScalar, compressor_pool_ref},
   };
   return kVariants;

@@ -10,6 +10,8 @@ int64_t sparse_attention_scratch_bytes(int64_t num_heads, int64_t head_dim) {
 
 std::span<const KernelVariant<SparseAttentionFn>> sparse_attention_variants() {
   static constexpr KernelVariant<SparseAttentionFn> kVariants[] = {
+      {"avx512", Isa::kAvx512, sparse_attention_avx512},
+      {"avx2", Isa::kAvx2, sparse_attention_avx2},
       {"ref", Isa::kScalar, sparse_attention_ref},
   };
   return kVariants;

@@ -1,0 +1,289 @@
+// Compiled once per level. Bits of sparse_attention_ref: scores by tiles of canonical dot products, softmax with lanes
+// along the heads, values by tiles of heads x features that stay in registers over the columns of a block.
+#include "kernels/sparse_attention/sparse_attention_impl.h"
+#include "kernels/vector_math/dot_tile-inl.h"
+
+namespace weft {
+namespace {
+
+constexpr float kMinusInfinity = -__builtin_inff();
+
+#ifdef __AVX512F__
+constexpr int kValueHeads = 4, kValueVectors = 4;  // 16 sums, 4 vectors of values and one probability
+#else
+constexpr int kValueHeads = 6, kValueVectors = 2;  // 12 sums, 2 vectors of values and one probability: 15 of 16 registers
+#endif
+
+// Heads whose queries stay in the first-level cache while the keys of a block pass by (8 x 512 floats are half of it).
+constexpr int64_t kScoreHeads = 8;
+
+template <class Key>
+struct Block {
+  const Key* rows[kAttentionBlock];
+  int64_t n = 0;
+};
+
+// scores[n][h] = <q_h, key_n>
+template <class Query, class Key>
+void block_scores(const Query* q, int64_t num_heads, int64_t head_dim, const Block<Key>& block, float* scores,
+                  int64_t head_pitch) {
+  for (int64_t group = 0; group < num_heads; group += kScoreHeads) {
+    const int64_t group_end = group + kScoreHeads < num_heads ? group + kScoreHeads : num_heads;
+    for (int64_t n = 0; n < block.n; n += kDotTileB) {
+      const int nb = static_cast<int>(block.n - n < kDotTileB ? block.n - n : kDotTileB);
+      for (int64_t h = group; h < group_end; h += kDotTileA) {
+        const int na = static_cast<int>(group_end - h < kDotTileA ? group_end - h : kDotTileA);
+        const Query* heads[kDotTileA];
+        for (int i = 0; i < kDotTileA; ++i) heads[i] = q + (h + (i < na ? i : 0)) * head_dim;
+        dot_tile(na, nb, heads, block.rows + n, head_dim, scores + n * head_pitch + h, head_pitch);
+      }
+    }
+  }
+}
+
+struct Softmax {
+  float* scores;  // [n][head_pitch], in: dot products, out: probabilities
+  int64_t n, head_pitch;
+  float scale;
+  bool round_probabilities;
+  float *max, *den, *factor;  // [head_pitch]
+};
+
+// A vector holds whole heads of one column.
+void block_softmax_wide(const Softmax& s) {
+  const Vector scale = set1(s.scale);
+  for (int64_t h = 0; h < s.head_pitch; h += kLanes) {
+    const Vector old_max = load(s.max + h);
+    Vector new_max = old_max;
+    for (int64_t n = 0; n < s.n; ++n) {
+      float* const p = s.scores + n * s.head_pitch + h;
+      const Vector z = mul(load(p), scale);
+      store(p, z);
+      new_max = max(z, new_max);
+    }
+    const Vector factor = simd_exp(sub(old_max, new_max));
+    Vector den = mul(load(s.den + h), factor);
+    for (int64_t n = 0; n < s.n; ++n) {
+      float* const p = s.scores + n * s.head_pitch + h;
+      const Vector e = simd_exp(sub(load(p), new_max));
+      den = add(den, e);
+      store(p, s.round_probabilities ? round_bf16(e) : e);
+    }
+    store(s.max + h, new_max);
+    store(s.den + h, den);
+    store(s.factor + h, factor);
+  }
+}
+
+// The heads of one column, 4 or 8 of them.
+template <int kPitch>
+struct Column {
+  __m128 lanes;
+  explicit Column(const float* p) : lanes(_mm_loadu_ps(p)) {}
+  void add(const float* p) { lanes = _mm_add_ps(lanes, _mm_loadu_ps(p)); }
+  void write(float* p) const { _mm_storeu_ps(p, lanes); }
+};
+template <>
+struct Column<8> {
+  __m256 lanes;
+  explicit Column(const float* p) : lanes(_mm256_loadu_ps(p)) {}
+  void add(const float* p) { lanes = _mm256_add_ps(lanes, _mm256_loadu_ps(p)); }
+  void write(float* p) const { _mm256_storeu_ps(p, lanes); }
+};
+
+// A vector holds the kPitch heads of several columns; the denominator still adds one column after the other.
+template <int kPitch>
+void block_softmax_narrow(const Softmax& s) {
+  constexpr int64_t kColumns = kLanes / kPitch;
+  const Vector scale = set1(s.scale);
+  const int64_t size = s.n * kPitch, padded = (s.n + kColumns - 1) / kColumns * kColumns * kPitch;
+  for (int64_t i = size; i < padded; ++i) s.scores[i] = kMinusInfinity;
+
+  alignas(64) float lanes[kLanes], old_max[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) old_max[i] = s.max[i % kPitch];
+  Vector new_max = load(old_max);
+  for (int64_t i = 0; i < padded; i += kLanes) {
+    const Vector z = mul(load(s.scores + i), scale);
+    store(s.scores + i, z);
+    new_max = max(z, new_max);
+  }
+  store(lanes, new_max);
+  for (int64_t i = kPitch; i < kLanes; ++i) {
+    lanes[i % kPitch] = lanes[i] > lanes[i % kPitch] ? lanes[i] : lanes[i % kPitch];
+  }
+  for (int64_t i = kPitch; i < kLanes; ++i) lanes[i] = lanes[i % kPitch];
+  new_max = load(lanes);
+  for (int64_t i = 0; i < kPitch; ++i) s.max[i] = lanes[i];
+  store(lanes, simd_exp(sub(load(old_max), new_max)));
+  for (int64_t i = 0; i < kPitch; ++i) {
+    s.factor[i] = lanes[i];
+    s.den[i] *= lanes[i];
+  }
+
+  for (int64_t i = 0; i < padded; i += kLanes) store(s.scores + i, simd_exp(sub(load(s.scores + i), new_max)));
+  Column<kPitch> den(s.den);
+  for (int64_t i = 0; i < size; i += kPitch) den.add(s.scores + i);
+  den.write(s.den);
+  if (s.round_probabilities) {
+    for (int64_t i = 0; i < padded; i += kLanes) store(s.scores + i, round_bf16(load(s.scores + i)));
+  }
+}
+
+void block_softmax(const Softmax& s) {
+  if (s.head_pitch == 4) return block_softmax_narrow<4>(s);
+#ifdef __AVX512F__
+  if (s.head_pitch == 8) return block_softmax_narrow<8>(s);
+#endif
+  block_softmax_wide(s);
+}
+
+// acc[h][d..] = acc[h][d..] * factor[h] + sum_n p[n][h] * value_n[d..], for NH heads and NV vectors of features. `p`,
+// `factor` and `acc` point to the first head, `acc` also to the first feature.
+template <int NH, int NV, class Key>
+inline void value_tile(const Block<Key>& block, int64_t d, const float* p, int64_t head_pitch, const float* factor,
+                       float* acc, int64_t head_dim) {
+  Vector sum[NH][NV];
+  for (int i = 0; i < NH; ++i) {
+    const Vector f = set1(factor[i]);
+    for (int j = 0; j < NV; ++j) sum[i][j] = mul(load(acc + i * head_dim + j * kLanes), f);
+  }
+  for (int64_t n = 0; n < block.n; ++n) {
+    Vector value[NV];
+    for (int j = 0; j < NV; ++j) value[j] = load(block.rows[n] + d + j * kLanes);
+    for (int i = 0; i < NH; ++i) {
+      const Vector probability = set1(p[n * head_pitch + i]);
+      for (int j = 0; j < NV; ++j) sum[i][j] = fma(probability, value[j], sum[i][j]);
+    }
+  }
+  for (int i = 0; i < NH; ++i) {
+    for (int j = 0; j < NV; ++j) store(acc + i * head_dim + j * kLanes, sum[i][j]);
+  }
+}
+
+// All heads of one strip of NV vectors of features.
+template <int NV, class Key>
+void value_strip(const Block<Key>& block, int64_t d, const float* p, int64_t head_pitch, const float* factor, float* acc,
+                 int64_t num_heads, int64_t head_dim) {
+  int64_t h = 0;
+  for (; h + kValueHeads <= num_heads; h += kValueHeads) {
+    value_tile<kValueHeads, NV>(block, d, p + h, head_pitch, factor + h, acc + h * head_dim + d, head_dim);
+  }
+  const auto rest = [&]<int NH>() {
+    value_tile<NH, NV>(block, d, p + h, head_pitch, factor + h, acc + h * head_dim + d, head_dim);
+  };
+  switch (num_heads - h) {
+    case 1: return rest.template operator()<1>();
+    case 2: return rest.template operator()<2>();
+    case 3: return rest.template operator()<3>();
+#ifndef __AVX512F__
+    case 4: return rest.template operator()<4>();
+    case 5: return rest.template operator()<5>();
+#endif
+    default: return;
+  }
+}
+
+template <class Key>
+void block_values(const Block<Key>& block, const float* p, int64_t head_pitch, const float* factor, float* acc,
+                  int64_t num_heads, int64_t head_dim) {
+  int64_t d = 0;
+  for (; d + kValueVectors * kLanes <= head_dim; d += kValueVectors * kLanes) {
+    value_strip<kValueVectors>(block, d, p, head_pitch, factor, acc, num_heads, head_dim);
+  }
+  for (; d < head_dim; d += kLanes) value_strip<1>(block, d, p, head_pitch, factor, acc, num_heads, head_dim);
+}
+
+template <class T>
+void write_out(const float* acc, const float* den, int64_t num_heads, int64_t head_dim, T* out) {
+  for (int64_t h = 0; h < num_heads; ++h) {
+    const Vector d = set1(den[h]);
+    for (int64_t k = 0; k < head_dim; k += kLanes) store(out + h * head_dim + k, div(load(acc + h * head_dim + k), d));
+  }
+}
+
+// Activation is float or uint16_t (bf16), as is Key.
+template <class Activation, class Key>
+void attend(const SparseAttentionArgs& args) {
+  const int64_t num_heads = args.num_heads, head_dim = args.head_dim;
+  const AttentionScratch layout(num_heads, head_dim);
+  float* const scratch = reinterpret_cast<float*>(args.scratch);
+  float* const acc = scratch + layout.acc;
+  float* const packed = scratch + layout.keys;
+  const Softmax softmax_of_call{scratch + layout.scores, 0, layout.head_pitch, args.scale, sizeof(Activation) == 2,
+                                scratch + layout.max, scratch + layout.den, scratch + layout.factor};
+  Softmax softmax = softmax_of_call;
+
+  const float* q;
+  if constexpr (sizeof(Activation) == 2) {
+    float* const q_f32 = scratch + layout.q;
+    const Activation* const src = static_cast<const Activation*>(args.q);
+    for (int64_t i = 0; i < num_heads * head_dim; i += kLanes) store(q_f32 + i, load(src + i));
+    q = q_f32;
+  } else {
+    q = static_cast<const float*>(args.q);
+  }
+  for (int64_t i = 0; i < num_heads * head_dim; i += kLanes) store(acc + i, zero());
+  for (int64_t h = 0; h < layout.head_pitch; ++h) {
+    softmax.max[h] = kMinusInfinity;
+    softmax.den[h] = 0;
+  }
+  // Heads that only fill up a vector are never scored.
+  for (int64_t i = 0; i < kAttentionBlock * layout.head_pitch; i += 4) _mm_storeu_ps(softmax.scores + i, _mm_setzero_ps());
+
+  // Few heads read every key once in each phase: converting it into scratch first would only add traffic.
+  const bool pack = num_heads > kValueHeads;
+  const int64_t num_columns = static_cast<int64_t>(args.keys.size());
+  bool empty = true;
+  for (int64_t begin = 0; begin < num_columns; begin += kAttentionBlock) {
+    const int64_t end = begin + kAttentionBlock < num_columns ? begin + kAttentionBlock : num_columns;
+    Block<Key> block;
+    for (int64_t column = begin; column < end; ++column) {
+      if (args.keys[column] != nullptr) block.rows[block.n++] = static_cast<const Key*>(args.keys[column]);
+    }
+    if (block.n == 0) continue;
+    empty = false;
+    softmax.n = block.n;
+
+    if (pack) {
+      Block<float> rows;
+      rows.n = block.n;
+      for (int64_t n = 0; n < block.n; ++n) {
+        float* const row = packed + n * layout.row_pitch;
+        for (int64_t k = 0; k < head_dim; k += kLanes) store(row + k, load(block.rows[n] + k));
+        rows.rows[n] = row;
+      }
+      block_scores(q, num_heads, head_dim, rows, softmax.scores, layout.head_pitch);
+      block_softmax(softmax);
+      block_values(rows, softmax.scores, layout.head_pitch, softmax.factor, acc, num_heads, head_dim);
+    } else {
+      block_scores(q, num_heads, head_dim, block, softmax.scores, layout.head_pitch);
+      block_softmax(softmax);
+      block_values(block, softmax.scores, layout.head_pitch, softmax.factor, acc, num_heads, head_dim);
+    }
+  }
+
+  for (int64_t h = 0; h < layout.head_pitch && empty; ++h) softmax.den[h] = 1;
+  if (args.sink != nullptr && !empty) {
+    for (int64_t h = 0; h < num_heads; h += kLanes) {
+      alignas(64) float lanes[kLanes] = {};
+      const int64_t count = num_heads - h < kLanes ? num_heads - h : kLanes;
+      for (int64_t i = 0; i < count; ++i) lanes[i] = args.sink[h + i] - softmax.max[h + i];
+      store(lanes, simd_exp(load(lanes)));
+      for (int64_t i = 0; i < count; ++i) softmax.den[h + i] += lanes[i];
+    }
+  }
+  write_out(acc, softmax.den, num_heads, head_dim, static_cast<Activation*>(args.out));
+}
+
+}  // namespace
+
+void WEFT_NAME(sparse_attention)(const SparseAttentionArgs& args) {
+  // No model has such a head dim; lanes without elements are the reference's business.
+  if (args.head_dim % 16 != 0) return sparse_attention_ref(args);
+  if (args.dtype == DType::kF32) {
+    return args.kv_dtype == DType::kF32 ? attend<float, float>(args) : attend<float, uint16_t>(args);
+  }
+  return args.kv_dtype == DType::kF32 ? attend<uint16_t, float>(args) : attend<uint16_t, uint16_t>(args);
+}
+
+}  // namespace weft
