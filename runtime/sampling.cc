@@ -10,10 +10,10 @@
 namespace weft {
 namespace {
 
-constexpr auto better = [](const auto& a, const auto& b) {
+constexpr auto kBetter = [](const auto& a, const auto& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 };
-constexpr auto lower_id = [](const auto& a, const auto& b) { return a.id < b.id; };
+constexpr auto kLowerId = [](const auto& a, const auto& b) { return a.id < b.id; };
 
 Status check_finite(std::span<const float> logits, std::string_view what) {
   for (size_t id = 0; id < logits.size(); ++id) {
@@ -188,9 +188,9 @@ Result<TokenDistribution> Sampler::distribution(std::span<const float> logits, c
 void Sampler::keep_top_k(int64_t k) {
   const auto count = static_cast<int64_t>(candidates_.size());
   if (k >= count) return;
-  std::nth_element(candidates_.begin(), candidates_.begin() + k, candidates_.end(), better);
+  std::nth_element(candidates_.begin(), candidates_.begin() + k, candidates_.end(), kBetter);
   candidates_.resize(static_cast<size_t>(k));
-  std::sort(candidates_.begin(), candidates_.end(), lower_id);
+  std::sort(candidates_.begin(), candidates_.end(), kLowerId);
 }
 
 void Sampler::keep_top_p(double top_p) {
@@ -205,12 +205,12 @@ void Sampler::keep_top_p(double top_p) {
   for (size_t sorted = 0, until = kFirst; sum < wanted && sorted < candidates_.size(); until *= kGrowth) {
     const size_t end = std::min(until, candidates_.size());
     std::partial_sort(begin + static_cast<int64_t>(sorted), begin + static_cast<int64_t>(end), candidates_.end(),
-                      better);
+                      kBetter);
     sorted = end;
     while (sum < wanted && kept < sorted) sum += candidates_[kept++].weight;
   }
   candidates_.resize(kept);
-  std::sort(candidates_.begin(), candidates_.end(), lower_id);
+  std::sort(candidates_.begin(), candidates_.end(), kLowerId);
 }
 
 int64_t count_accepted(std::span<const int32_t> drafts, std::span<const int32_t> model_tokens) {
