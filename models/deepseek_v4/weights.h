@@ -48,8 +48,9 @@ struct Weight {
   std::string name;         // the key
   std::string tensor_name;  // in the official files; "{}" stands for the expert
   std::string scale_name;   // of its scale tensor(s), whether or not this storage has one; empty for other kinds
-  std::string hf_name;      // Transformers name; for experts the stacked tensor that holds it
+  std::string hf_name;      // Transformers name; for experts the stacked tensor that holds it; empty: the official one
   std::string hf_scale_name;
+  std::string hf_older_name;  // a name that older Transformers versions wrote; mostly empty
   WeightKind kind = WeightKind::kBf16;
   Component component = Component::kAttention;  // MTP layers have the component of the part; see `mtp`
   int64_t layer = -1;       // 0 .. num_hidden_layers - 1, or the MTP layer; -1: outside the layers
@@ -85,6 +86,12 @@ struct FileTensor {
   bool is_scale = false;
 };
 std::vector<FileTensor> file_tensors(std::span<const Weight> weights);
+
+// Pieces of the table that a loader or writer needs.
+Weight with_dtype(const Weight& weight, DType dtype);                  // stored so: type and scale follow
+std::string expert_name(std::string_view pattern, int64_t expert);     // fills the "{}" of a stacked tensor_name
+TensorType stored_type(const TensorType& type);                        // FP4 as the files hold it, others unchanged
+TensorType expert_type(const TensorType& stacked);                     // without the first dim
 
 struct Totals {
   int64_t parameters_main = 0, parameters_mtp = 0;
