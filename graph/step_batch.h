@@ -10,11 +10,11 @@
 namespace weft {
 
 struct StepBatch {
-  std::vector<Segment> segments;           // ascending row0, gapless from row 0; at most one per request
-  std::vector<int32_t> tokens;             // [num_tokens]
-  std::vector<int32_t> positions;          // [num_tokens]
-  std::vector<int32_t> logit_rows;         // rows whose logits are wanted, ascending
-  std::vector<std::vector<int32_t>> pages; // by request slot: block table of the kAppend caches
+  std::vector<Segment> segments;      // ascending row0, gapless from row 0; at most one per request
+  std::vector<int32_t> tokens;        // [num_tokens]
+  std::vector<int32_t> positions;     // [num_tokens]
+  std::vector<int32_t> logit_rows;    // rows whose logits are wanted, ascending
+  std::span<const std::vector<int32_t>> pages;  // by request slot: block table of the kAppend caches; borrowed
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
 };

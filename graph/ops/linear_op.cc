@@ -24,16 +24,45 @@ WeightMatrix weight_matrix(const TensorView& w, const TensorView* scale, int64_t
   return m;
 }
 
+namespace {
+
+// Rows and inputs of x as a matrix, from its shape and the inputs that the weight takes.
+struct XMatrix {
+  int64_t rows, cols;
+  bool per_stream;  // x [T, S, K]: rows = T * S
+};
+
+XMatrix x_matrix(const Shape& x, int64_t inputs) {
+  const int64_t tokens = x[0], width = x.rank() == 3 ? x[1] * x[2] : x[1];
+  if (x.rank() == 3 && width != inputs) return {tokens * x[1], x[2], true};
+  return {tokens, width, false};
+}
+
+}  // namespace
+
+ShardRule Linear::shard_rule(TypeSpan in) const {
+  const bool rank3 = in[0].shape().rank() == 3;
+  if (rank3 && x_matrix(in[0].shape(), groups * in[1].shape()[1]).per_stream) {
+    return {{"tsk", "nk", "nk"}, {"tsn"}, "tn", ""};
+  }
+  // Groups are split whole: their inputs and their outputs together. The letter stands for both.
+  const std::string n = groups == 1 ? "n" : "k", w = groups == 1 ? "nk" : "kc";
+  const std::string x = rank3 ? "tkc" : "tk", y = heads > 0 ? "t" + n + "d" : "t" + n;
+  return {{x, w, w}, {y}, groups == 1 ? "tnk" : "tk", groups == 1 ? "k" : ""};
+}
+
 Result<ValueTypes> Linear::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 2, 3));
-  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 2));
+  if (in[0].shape().rank() != 3) WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 2));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "weight", 2));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "weight",
                                     {DType::kF32, DType::kBF16, DType::kF8E4M3, DType::kF4E2M1, DType::kI8}));
   const int64_t n = in[1].shape()[0], k = in[1].shape()[1];
-  WEFT_RETURN_IF_ERROR(expect_dim(kName, "width of x", in[0].shape()[1], groups * k));
+  const XMatrix x = x_matrix(in[0].shape(), groups * k);
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "width of x", x.cols, groups * k));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of weight modulo groups", n % groups, 0));
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of weight modulo heads", heads == 0 ? 0 : n % heads, 0));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "inputs modulo 4 * k_blocks", k_blocks == 1 ? 0 : k % (4 * k_blocks), 0));
   const bool scaled = in.size() == 3;
   if (scaled != (scale_rows > 0)) {
@@ -45,31 +74,39 @@ Result<ValueTypes> Linear::infer(TypeSpan in) const {
     WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of scale", in[2].shape()[0], (n + scale_rows - 1) / scale_rows));
     WEFT_RETURN_IF_ERROR(expect_dim(kName, "columns of scale", in[2].shape()[1], (k + scale_cols - 1) / scale_cols));
   }
-  return ValueTypes{{{dtype, {in[0].shape()[0], n}}, in[0].rows}};
+  const int64_t tokens = in[0].shape()[0];
+  Shape y{tokens, n};
+  if (x.per_stream) {
+    y = {tokens, in[0].shape()[1], n};
+  } else if (heads > 0) {
+    y = {tokens, heads, n / heads};
+  }
+  return ValueTypes{{{dtype, y}, in[0].rows}};
 }
 
 Work Linear::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
   Work work = streaming_work(in, out);
-  const int64_t rows = in[0].shape()[0], n = in[1].shape()[0], k = in[1].shape()[1];
-  work.flops = 2.0 * static_cast<double>(rows) * static_cast<double>(n) * static_cast<double>(k);
-  work.scratch_bytes = linear_scratch_bytes(rows, in[0].shape()[1], n, groups, in[1].dtype(), env.num_threads);
+  const int64_t n = in[1].shape()[0], k = in[1].shape()[1];
+  const XMatrix x = x_matrix(in[0].shape(), groups * k);
+  work.flops = 2.0 * static_cast<double>(x.rows) * static_cast<double>(n) * static_cast<double>(k);
+  work.scratch_bytes = linear_scratch_bytes(x.rows, x.cols, n, groups, in[1].dtype(), env.num_threads);
   return work;
 }
 
 Status Linear::run(RunContext& ctx) const {
-  const TensorView& x = ctx.in[0];
+  const XMatrix x = x_matrix(ctx.in[0].shape(), groups * ctx.in[1].shape()[1]);
   LinearArgs args;
-  args.x = x.data;
-  args.x_dtype = x.dtype();
-  args.num_rows = x.shape()[0];
-  args.x_stride = x.shape()[1];
+  args.x = ctx.in[0].data;
+  args.x_dtype = ctx.in[0].dtype();
+  args.num_rows = x.rows;
+  args.x_stride = x.cols;
   args.w = weight_matrix(ctx.in[1], ctx.in.size() == 3 ? &ctx.in[2] : nullptr, scale_rows, scale_cols);
   args.groups = groups;
   args.k_blocks = k_blocks;
   args.act_quant = act_quant;
   args.y = ctx.out[0].data;
   args.y_dtype = dtype;
-  args.y_stride = ctx.out[0].shape()[1];
+  args.y_stride = args.w.rows;
   args.scratch = ctx.scratch.data();
   linear(args, ctx.isa, ctx.pool);
   return {};

@@ -1,7 +1,8 @@
 // y = x W^T on weights in stored bytes: kernels/linear.
 //
-//   x [T, G*K] A;  w [G*N, K] F32 / BF16 / F8_E4M3 / F4_E2M1 / I8, scale (for the last three) [.., ..] F8_E8M0 or F32
-//   y [T, G*N] of `dtype`
+//   x [T, G*K] A, or [T, a, b] with a*b = G*K (heads side by side), or [T, S, K] (every stream by itself, G = 1)
+//   w [G*N, K] F32 / BF16 / F8_E4M3 / F4_E2M1 / I8, scale (for the last three) [.., ..] F8_E8M0 or F32
+//   y [T, G*N] of `dtype`; heads > 0: [T, heads, G*N/heads]; for x [T, S, K]: [T, S, N]
 // Scale blocks follow from the shapes: block_rows = ceil over the published block sizes (scale_rows, scale_cols attributes).
 #pragma once
 
@@ -21,6 +22,7 @@ struct Linear {
   ActQuant act_quant = ActQuant::kNone;
   int64_t groups = 1;
   int64_t k_blocks = 1;                   // canonical blocks of a row-parallel layer (canonical_blocks), else 1
+  int64_t heads = 0;                      // > 0: y has that many heads
   int64_t scale_rows = 0, scale_cols = 0; // weights that share a scale; 0: no scale
 
   template <class Self, class F>
@@ -29,15 +31,13 @@ struct Linear {
     f("act_quant", self.act_quant);
     f("groups", self.groups);
     f("k_blocks", self.k_blocks);
+    f("heads", self.heads);
     f("scale_rows", self.scale_rows);
     f("scale_cols", self.scale_cols);
   }
   Result<ValueTypes> infer(TypeSpan in) const;
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
-  // A group is split by whole groups only ("n" with its inputs "k" at the same time is not expressible by one letter).
-  ShardRule shard_rule(TypeSpan in) const {
-    return groups == 1 ? ShardRule{{"tk", "nk", "nk"}, {"tn"}, "tnk", "k"} : ShardRule{{"tg", "gk", "gk"}, {"tg"}, "tg", ""};
-  }
+  ShardRule shard_rule(TypeSpan in) const;
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
   bool operator==(const Linear&) const = default;

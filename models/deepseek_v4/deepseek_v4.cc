@@ -1,0 +1,86 @@
+#include "models/deepseek_v4/deepseek_v4.h"
+
+#include <algorithm>
+
+namespace weft::deepseek_v4 {
+namespace {
+
+class DeepseekV4 final : public Model {
+ public:
+  DeepseekV4(Config config, std::shared_ptr<const Checkpoint> checkpoint) : config_(std::move(config)), checkpoint_(std::move(checkpoint)) {}
+
+  Status bind_weights() {
+    if (checkpoint_->contents() == Checkpoint::Contents::kTensors) {
+      WEFT_ASSIGN_OR_RETURN(bound_, bind(config_, *checkpoint_));
+    } else {
+      table_ = deepseek_v4::weights(config_, detect_storage(config_, *checkpoint_));
+    }
+    return {};
+  }
+
+  std::string_view family() const override { return "deepseek_v4"; }
+  int64_t vocab_size() const override { return config_.vocab_size; }
+  int64_t num_layers() const override { return config_.num_hidden_layers; }
+  int64_t max_position_embeddings() const override { return config_.max_position_embeddings; }
+  std::vector<int32_t> eos_token_ids() const override { return {config_.eos_token_ids.begin(), config_.eos_token_ids.end()}; }
+  int64_t bos_token_id() const override { return config_.bos_token_id; }
+
+  // bf16: the official profile R for the quantised releases; a plain BF16 export has no activation quantisation.
+  NumericMode mode(DType dtype, std::optional<bool> act_quant) const override {
+    return {dtype, act_quant.value_or(dtype == DType::kBF16 && config_.fp8)};
+  }
+
+  std::vector<CacheSpec> caches(const NumericMode& mode, const CacheCapacity& capacity) const override {
+    return cache_specs(config_, mode, capacity);
+  }
+  std::string hidden_value(int64_t layer) const override { return fmt::format("layers.{}.ffn_hc_post", layer); }
+  std::optional<std::string> selection_value(int64_t layer) const override {
+    if (config_.layer_kind(layer) != LayerKind::kCsa) return std::nullopt;
+    return fmt::format("layers.{}.topk", layer);
+  }
+
+  Result<Graph> build(const GraphOptions& options) const override {
+    return build_trunk(config_, table(), options, num_draft_layers() > 0);
+  }
+  int64_t num_draft_layers() const override {
+    if (config_.dspark || (bound_ && !bound_->has_mtp())) return 0;
+    return std::min<int64_t>(config_.num_nextn_predict_layers, 1);
+  }
+  Result<Graph> build_draft(const GraphOptions& options) const override {
+    if (num_draft_layers() == 0) return invalid_argument("this checkpoint has no NextN draft layer that weft can run");
+    return build_nextn(config_, table(), options);
+  }
+  std::string draft_hidden_value() const override { return "mtp.0.ffn_hc_post"; }
+
+  Result<TensorView> weight(std::string_view value_name) const override {
+    if (!bound_) return invalid_argument(fmt::format("{}: there are no weight files here", checkpoint_->dir().string()));
+    if (const BoundWeight* found = bound_->find(value_name)) return found->weight;
+    constexpr std::string_view kScale = ".scale";
+    if (value_name.ends_with(kScale)) {
+      const BoundWeight* found = bound_->find(value_name.substr(0, value_name.size() - kScale.size()));
+      if (found != nullptr && found->scale) return *found->scale;
+    }
+    return invalid_argument(fmt::format("the checkpoint has no weight '{}'", value_name));
+  }
+
+ private:
+  std::span<const Weight> table() const { return bound_ ? bound_->weights() : std::span<const Weight>(table_); }
+
+  Config config_;
+  std::shared_ptr<const Checkpoint> checkpoint_;
+  std::optional<BoundWeights> bound_;
+  std::vector<Weight> table_;  // without weight files
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> open(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options) {
+  ConfigOptions config_options;
+  config_options.unknown_keys = options.allow_unknown_config ? UnknownKeys::kWarn : UnknownKeys::kError;
+  WEFT_ASSIGN_OR_RETURN(Config config, parse_config(checkpoint->config(), checkpoint->config_name(), config_options));
+  auto model = std::make_unique<DeepseekV4>(std::move(config), std::move(checkpoint));
+  WEFT_RETURN_IF_ERROR(model->bind_weights());
+  return std::unique_ptr<Model>(std::move(model));
+}
+
+}  // namespace weft::deepseek_v4

@@ -1,0 +1,79 @@
+// What every model family offers to the executor, the planner and the commands.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "graph/cache_spec.h"
+#include "graph/graph.h"
+#include "io/checkpoint.h"
+
+namespace weft {
+
+// --dtype and --act-quant (docs/numerics.md).
+struct NumericMode {
+  DType dtype = DType::kBF16;  // kF32 or kBF16: dtype of activations and caches
+  bool act_quant = false;      // the activation quantisation of the checkpoint's profile
+  bool operator==(const NumericMode&) const = default;
+};
+
+// Room for one step: the graph is built once per shape, the valid rows are a run-time count.
+struct StepShape {
+  int64_t tokens = 1;
+  int64_t logits = 1;
+  bool operator==(const StepShape&) const = default;
+};
+
+struct GraphOptions {
+  NumericMode mode;
+  StepShape shape;
+  CacheCapacity cache;
+};
+
+// Names of values that the runtime looks for in a graph.
+inline constexpr std::string_view kTokensInput = "tokens";        // I32 [tokens]
+inline constexpr std::string_view kPositionsInput = "positions";  // I32 [tokens]
+inline constexpr std::string_view kHiddenInput = "hidden_in";     // draft graph: residual streams of the trunk (or of a draft)
+inline constexpr std::string_view kLogitsResult = "logits";       // F32 [logits, vocab]
+
+// One model: a config, and its weights when a checkpoint was given.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual std::string_view family() const = 0;
+  virtual int64_t vocab_size() const = 0;
+  virtual int64_t num_layers() const = 0;
+  virtual int64_t max_position_embeddings() const = 0;
+  virtual std::vector<int32_t> eos_token_ids() const = 0;
+  virtual int64_t bos_token_id() const = 0;
+  // The mode of --dtype with the profile that belongs to the checkpoint's storage; act_quant overrides that part.
+  virtual NumericMode mode(DType dtype, std::optional<bool> act_quant) const = 0;
+
+  // Per-request state of trunk and draft layers.
+  virtual std::vector<CacheSpec> caches(const NumericMode& mode, const CacheCapacity& capacity) const = 0;
+  // The layer's output, a result of the graph for the last layer when there are draft layers ("hidden.<l>" of the golden files) and selection ("topk.<l>"): value names in the trunk graph.
+  virtual std::string hidden_value(int64_t layer) const = 0;
+  virtual std::optional<std::string> selection_value(int64_t layer) const = 0;
+
+  virtual Result<Graph> build(const GraphOptions& options) const = 0;
+  // Draft (MTP) layers that can be run; 0: none.
+  virtual int64_t num_draft_layers() const = 0;
+  virtual Result<Graph> build_draft(const GraphOptions& options) const = 0;
+  // Value of the draft graph that takes the place of kHiddenInput when the next token is drafted.
+  virtual std::string draft_hidden_value() const = 0;
+
+  // Data of a weight value of a graph (`parts` for stacked experts); an error when there are no weight files.
+  virtual Result<TensorView> weight(std::string_view value_name) const = 0;
+};
+
+// The family is found from config.json (model_type, architectures).
+struct ModelOptions {
+  bool allow_unknown_config = false;
+};
+Result<std::unique_ptr<Model>> open_model(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options);
+
+}  // namespace weft

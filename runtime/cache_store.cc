@@ -1,0 +1,141 @@
+#include "runtime/cache_store.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "graph/cache_rows.h"
+
+namespace weft {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Result<CacheStore> CacheStore::create(std::vector<CacheSpec> specs, const CacheCapacity& capacity) {
+  CacheStore store;
+  store.capacity_ = capacity;
+  store.specs_ = std::move(specs);
+  for (size_t i = 0; i < store.specs_.size(); ++i) {
+    WEFT_ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate(cache_type(store.specs_[i], capacity).bytes()));
+    store.buffers_.push_back(std::move(buffer));
+    store.by_name_.emplace(store.specs_[i].name, i);
+  }
+  store.pages_.resize(capacity.num_slots);
+  store.length_.assign(capacity.num_slots, 0);
+  store.longest_.assign(capacity.num_slots, 0);
+  for (int64_t slot = capacity.num_slots; slot-- > 0;) store.free_slots_.push_back(static_cast<int32_t>(slot));
+  for (int64_t page = capacity.num_pages; page-- > 0;) store.free_pages_.push_back(static_cast<int32_t>(page));
+  return store;
+}
+
+int64_t CacheStore::reserved_bytes() const {
+  int64_t bytes = 0;
+  for (const Buffer& buffer : buffers_) bytes += buffer.size();
+  return bytes;
+}
+
+TensorView CacheStore::view(std::string_view name) const {
+  const auto at = by_name_.find(std::string(name));
+  WEFT_CHECK(at != by_name_.end(), "cache '{}'", name);
+  return {cache_type(specs_[at->second], capacity_), buffers_[at->second].data(), {}};
+}
+
+Result<int32_t> CacheStore::open() {
+  if (free_slots_.empty()) {
+    return invalid_argument(fmt::format("all {} sequence slots are in use; raise the number of sequences", capacity_.num_slots));
+  }
+  const int32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  return slot;
+}
+
+void CacheStore::close(int32_t slot) {
+  free_pages_.insert(free_pages_.end(), pages_[slot].rbegin(), pages_[slot].rend());
+  pages_[slot].clear();
+  length_[slot] = longest_[slot] = 0;
+  free_slots_.push_back(slot);
+}
+
+Status CacheStore::reserve(int32_t slot, int64_t tokens) {
+  const int64_t length = length_[slot] + tokens;
+  if (length > capacity_.max_context) {
+    return invalid_argument(fmt::format("a sequence of {} tokens is longer than the context of {}; raise --ctx", length,
+                                        capacity_.max_context));
+  }
+  const int64_t needed = ceil_div(length, capacity_.page_tokens) - static_cast<int64_t>(pages_[slot].size());
+  if (needed > free_pages()) {
+    return invalid_argument(fmt::format("{} more cache pages of {} tokens are needed, {} are free; raise --ctx or run fewer sequences",
+                                        needed, capacity_.page_tokens, free_pages()));
+  }
+  for (int64_t i = 0; i < needed; ++i) {
+    pages_[slot].push_back(free_pages_.back());
+    free_pages_.pop_back();
+  }
+  longest_[slot] = std::max(longest_[slot], length);
+  return {};
+}
+
+Status CacheStore::truncate(int32_t slot, int64_t length) {
+  if (length == length_[slot]) return {};
+  if (length < 0 || length > length_[slot]) {
+    return invalid_argument(fmt::format("cannot cut a sequence of {} tokens to {}", length_[slot], length));
+  }
+  if (length != 0 && longest_[slot] - length > capacity_.draft_rows) {
+    return invalid_argument(fmt::format("cannot go back from {} to {} tokens: the rings keep room for {} drafts", longest_[slot],
+                                        length, capacity_.draft_rows));
+  }
+  if (length == 0) longest_[slot] = 0;
+  length_[slot] = length;
+  const auto kept = static_cast<size_t>(ceil_div(length, capacity_.page_tokens));
+  while (pages_[slot].size() > kept) {
+    free_pages_.push_back(pages_[slot].back());
+    pages_[slot].pop_back();
+  }
+  return {};
+}
+
+SavedSequence CacheStore::save(int32_t slot) const {
+  SavedSequence saved;
+  saved.length = length_[slot];
+  for (const CacheSpec& spec : specs_) {
+    std::vector<std::byte>& rows = saved.rows.emplace_back();
+    const TensorView cache = view(spec.name);
+    const int64_t count = spec.kind == CacheKind::kRing ? spec.ring_rows : saved.length / spec.ratio;
+    rows.resize(count * spec.row_bytes());
+    for (int64_t i = 0; i < count; ++i) {
+      const std::byte* row = spec.kind == CacheKind::kRing ? RingRows(cache).row(slot, i) : PagedRows(cache, pages_[slot]).row(i);
+      std::memcpy(rows.data() + i * spec.row_bytes(), row, spec.row_bytes());
+    }
+  }
+  return saved;
+}
+
+Status CacheStore::restore(int32_t slot, const SavedSequence& saved) {
+  WEFT_CHECK(length_[slot] == 0, "slot {} holds {} tokens", slot, length_[slot]);
+  if (saved.rows.size() != specs_.size()) {
+    return invalid_argument(fmt::format("the saved sequence has {} caches, this engine {}", saved.rows.size(), specs_.size()));
+  }
+  for (size_t c = 0; c < specs_.size(); ++c) {
+    const CacheSpec& spec = specs_[c];
+    const int64_t count = spec.kind == CacheKind::kRing ? spec.ring_rows : saved.length / spec.ratio;
+    if (static_cast<int64_t>(saved.rows[c].size()) != count * spec.row_bytes()) {
+      return invalid_argument(fmt::format("the saved sequence has {} bytes of cache '{}', expected {}", saved.rows[c].size(),
+                                          spec.name, count * spec.row_bytes()));
+    }
+  }
+  WEFT_RETURN_IF_ERROR(reserve(slot, saved.length));
+  for (size_t c = 0; c < specs_.size(); ++c) {
+    const CacheSpec& spec = specs_[c];
+    const TensorView cache = view(spec.name);
+    const int64_t count = static_cast<int64_t>(saved.rows[c].size()) / spec.row_bytes();
+    for (int64_t i = 0; i < count; ++i) {
+      std::byte* row = spec.kind == CacheKind::kRing ? RingRows(cache).row(slot, i) : PagedRows(cache, pages_[slot]).row(i);
+      std::memcpy(row, saved.rows[c].data() + i * spec.row_bytes(), spec.row_bytes());
+    }
+  }
+  advance(slot, saved.length);
+  return {};
+}
+
+}  // namespace weft

@@ -1,0 +1,65 @@
+// The caches of one rank: one buffer per CacheSpec, request slots, pages and block tables.
+//
+// A slot holds one request: `length` tokens are in its caches. Pages of the kAppend caches are taken as the length grows and go
+// back when the slot is closed. Memory is reserved for the whole capacity at once and touched as it fills.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "graph/cache_spec.h"
+#include "tensor/buffer.h"
+#include "tensor/tensor.h"
+
+namespace weft {
+
+// The state of one request, apart from any slot: what prefix caching, eviction and moving to another engine need.
+struct SavedSequence {
+  int64_t length = 0;
+  std::vector<std::vector<std::byte>> rows;  // by cache: ring rows in slot order; append rows of the entries that exist
+  bool operator==(const SavedSequence&) const = default;
+};
+
+class CacheStore {
+ public:
+  static Result<CacheStore> create(std::vector<CacheSpec> specs, const CacheCapacity& capacity);
+
+  const CacheCapacity& capacity() const { return capacity_; }
+  const std::vector<CacheSpec>& specs() const { return specs_; }
+  int64_t reserved_bytes() const;  // of all buffers
+
+  TensorView view(std::string_view name) const;  // the whole cache, as the graph's state value has it
+  const std::vector<std::vector<int32_t>>& block_tables() const { return pages_; }
+
+  // Errors when all slots are taken.
+  Result<int32_t> open();
+  void close(int32_t slot);
+  int64_t length(int32_t slot) const { return length_[slot]; }
+  int64_t free_pages() const { return static_cast<int64_t>(free_pages_.size()); }
+
+  // Makes room for `tokens` more (pages; the limit max_context). Nothing changes on an error.
+  Status reserve(int32_t slot, int64_t tokens);
+  // The step has written `tokens` more positions.
+  void advance(int32_t slot, int64_t tokens) { length_[slot] += tokens; }
+  // Forgets the last positions. At most draft_rows of them since the longest length, or everything.
+  Status truncate(int32_t slot, int64_t length);
+
+  SavedSequence save(int32_t slot) const;
+  // Into an open slot of length 0.
+  Status restore(int32_t slot, const SavedSequence& saved);
+
+ private:
+  CacheCapacity capacity_;
+  std::vector<CacheSpec> specs_;
+  std::vector<Buffer> buffers_;  // parallel to specs_
+  std::unordered_map<std::string, size_t> by_name_;
+  std::vector<std::vector<int32_t>> pages_;  // by slot
+  std::vector<int64_t> length_, longest_;    // by slot; longest since it was opened
+  std::vector<int32_t> free_slots_, free_pages_;
+};
+
+}  // namespace weft

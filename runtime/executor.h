@@ -1,0 +1,50 @@
+// Runs one graph: binds weights and caches once, then one step at a time in the planned memory.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/cpu.h"
+#include "base/function_ref.h"
+#include "base/thread_pool.h"
+#include "graph/memory_plan.h"
+#include "models/model.h"
+#include "runtime/cache_store.h"
+
+namespace weft {
+
+// Called after every node with each of its outputs, first dimension = valid rows.
+using ValueObserver = FunctionRef<void(const Value& value, const TensorView& view)>;
+
+class Executor {
+ public:
+  // Borrows model, caches, pool: they outlive the executor. `arena` of memory_plan().arena_bytes is given with every run.
+  static Result<Executor> create(Graph graph, const Model& model, const CacheStore& caches, ThreadPool& pool, Isa isa);
+
+  const Graph& graph() const { return graph_; }
+  const MemoryPlan& memory_plan() const { return plan_; }
+
+  // Inputs other than tokens and positions, by name; their first dimension is the number of rows of the batch.
+  struct Input {
+    std::string_view name;
+    TensorView view;
+  };
+  // Runs the step in `arena`. Values of results stay valid until the arena is used again.
+  Status run(const StepBatch& batch, std::span<const Input> inputs, std::byte* arena, const ValueObserver* observer = nullptr);
+
+  // A result or input of the last run. The name must exist.
+  TensorView value(std::string_view name, const StepBatch& batch, std::byte* arena) const;
+
+ private:
+  Executor() = default;
+  TensorView view_of(ValueId id, const StepBatch& batch, std::byte* arena) const;
+
+  Graph graph_;
+  MemoryPlan plan_;
+  std::vector<TensorView> bound_;  // by value: weights and states
+  ThreadPool* pool_ = nullptr;
+  Isa isa_ = Isa::kScalar;
+};
+
+}  // namespace weft
