@@ -71,8 +71,9 @@ class Tokenizer {
   std::span<const TokenId> eos_ids() const;  // each ends an answer; the tokenizer's own first
   bool add_bos() const;                      // tokenizer_config.json: add_bos_token; encode() itself adds nothing
 
+  struct Impl;  // io/tokenizer_model.h
+
  private:
-  struct Impl;
   explicit Tokenizer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
