@@ -1,0 +1,281 @@
+// How stored weights become floats in registers: round(q * scale), 16 consecutive elements of a row at a time.
+//
+// Included by ISA-specific sources inside an unnamed namespace, after vector16-inl.h.
+//
+// A format has
+//   kBits        bits of a stored element
+//   kUnit        vectors of 16 that decode() yields at once
+//   Scale        a block scale, prepared for decode()
+//   decode(p, scale, w)      kUnit vectors from p on
+//   decode_one(p, scale)     one vector from p on
+//   is_hard(p, n)            true if the n elements from p on hold a code that decode() gets wrong
+//   is_hard_scale(s)         likewise for a scale; hard rows take the plain path
+
+constexpr int64_t kChunk = 16;
+constexpr int64_t kCacheLine = 64;
+
+struct FormatF32 {
+  static constexpr int kBits = 32;
+  static constexpr int kUnit = 1;
+  struct Scale {};
+  static Scale prepare(float) { return {}; }
+  static F16 decode_one(const uint8_t* p, Scale) { return f_load(reinterpret_cast<const float*>(p)); }
+  static void decode(const uint8_t* p, Scale s, F16* w) { w[0] = decode_one(p, s); }
+  static bool is_hard(const uint8_t*, int64_t) { return false; }
+  static bool is_hard_scale(float) { return false; }
+};
+
+struct FormatBf16 {
+  static constexpr int kBits = 16;
+#if defined(__AVX512F__)
+  static constexpr int kUnit = 2;
+#else
+  static constexpr int kUnit = 1;
+#endif
+  struct Scale {};
+  static Scale prepare(float) { return {}; }
+  static F16 decode_one(const uint8_t* p, Scale) { return f_load_bf16(reinterpret_cast<const uint16_t*>(p)); }
+  static void decode(const uint8_t* p, Scale s, F16* w) {
+    for (int u = 0; u < kUnit; ++u) w[u] = decode_one(p + u * 2 * kChunk, s);
+  }
+  static bool is_hard(const uint8_t*, int64_t) { return false; }
+  static bool is_hard_scale(float) { return false; }
+};
+
+struct FormatI8 {
+  static constexpr int kBits = 8;
+#if defined(__AVX512F__)
+  static constexpr int kUnit = 4;
+#else
+  static constexpr int kUnit = 1;
+#endif
+  struct Scale {
+    float value;
+  };
+  static Scale prepare(float scale) { return {scale}; }
+  static F16 decode_one(const uint8_t* p, Scale s) {
+    return f_mul(f_from_i(i_load_i8(reinterpret_cast<const int8_t*>(p))), f_set(s.value));
+  }
+  static void decode(const uint8_t* p, Scale s, F16* w) {
+    for (int u = 0; u < kUnit; ++u) w[u] = decode_one(p + u * kChunk, s);
+  }
+  static bool is_hard(const uint8_t*, int64_t) { return false; }
+  static bool is_hard_scale(float) { return false; }
+};
+
+#if defined(__AVX512VBMI__)
+
+// bf16 of every e4m3 magnitude, high and low bytes apart: 128 entries each, for byte permutes.
+struct E4m3Tables {
+  alignas(64) uint8_t high[128], low[128];
+};
+static constexpr E4m3Tables make_e4m3_tables() {
+  E4m3Tables t{};
+  for (int code = 0; code < 128; ++code) {
+    int exponent = code >> 3, mantissa = code & 7, bits = 0;
+    if (exponent == 15 && mantissa == 7) {
+      bits = 0x7fc0;
+    } else if (exponent != 0) {
+      bits = ((exponent + 120) << 7) | (mantissa << 4);
+    } else if (mantissa != 0) {  // mantissa * 2^-9, normalised
+      int shift = 0;
+      while ((mantissa << shift) < 8) ++shift;
+      bits = ((121 - shift) << 7) | (((mantissa << shift) & 7) << 4);
+    }
+    t.high[code] = static_cast<uint8_t>(bits >> 8);
+    t.low[code] = static_cast<uint8_t>(bits & 255);
+  }
+  return t;
+}
+alignas(64) static constexpr E4m3Tables kE4m3Tables = make_e4m3_tables();
+
+// 64 codes -> 64 floats. Codes must stand where unpacking needs them: code 16*q + 8*h + 2*d + o becomes element
+// 4*q + d of w[2*h + o].
+static inline void e4m3_unpack(__m512i codes, __m512i* w) {
+  const auto table = [](const uint8_t* p) { return _mm512_load_si512(p); };
+  const __m512i high = _mm512_permutex2var_epi8(table(kE4m3Tables.high), codes, table(kE4m3Tables.high + 64));
+  const __m512i low = _mm512_permutex2var_epi8(table(kE4m3Tables.low), codes, table(kE4m3Tables.low + 64));
+  constexpr int kOrSign = 0xf8;  // a | (b & c)
+  const __m512i top = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(static_cast<char>(0x80)), kOrSign);
+  const __m512i first_half = _mm512_unpacklo_epi8(low, top), second_half = _mm512_unpackhi_epi8(low, top);
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  w[0] = _mm512_slli_epi32(first_half, 16);
+  w[1] = _mm512_and_si512(first_half, upper);
+  w[2] = _mm512_slli_epi32(second_half, 16);
+  w[3] = _mm512_and_si512(second_half, upper);
+}
+
+struct ByteOrder {
+  alignas(64) uint8_t index[64];
+};
+// Source of each code for e4m3_unpack: `element` and `vector` are the strides of the 16 elements and the 4 vectors.
+static constexpr ByteOrder e4m3_order(int element, int vector) {
+  ByteOrder order{};
+  for (int i = 0; i < 64; ++i) {
+    const int q = i / 16, h = i / 8 % 2, d = i / 2 % 4, o = i % 2;
+    order.index[i] = static_cast<uint8_t>((4 * q + d) * element + (2 * h + o) * vector);
+  }
+  return order;
+}
+alignas(64) static constexpr ByteOrder kConsecutive = e4m3_order(1, 16);  // 64 elements of one row
+alignas(64) static constexpr ByteOrder kTransposed = e4m3_order(4, 1);    // 4 elements of 16 rows
+
+struct FormatFp8 {
+  static constexpr int kBits = 8;
+  static constexpr int kUnit = 4;
+  struct Scale {
+    float value;
+  };
+  static Scale prepare(float scale) { return {scale}; }
+  static void decode_ordered(__m512i codes, F16 s, F16* w) {
+    __m512i bits[4];
+    e4m3_unpack(codes, bits);
+    for (int u = 0; u < kUnit; ++u) w[u] = f_mul(as_f(bits[u]), s);
+  }
+  static void decode(const uint8_t* p, Scale s, F16* w) {
+    decode_ordered(_mm512_permutexvar_epi8(_mm512_load_si512(kConsecutive.index), _mm512_loadu_si512(p)),
+                   f_set(s.value), w);
+  }
+  static F16 decode_one(const uint8_t* p, Scale s) {
+    F16 w[kUnit];
+    const __m512i codes = _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    decode_ordered(_mm512_permutexvar_epi8(_mm512_load_si512(kConsecutive.index), codes), f_set(s.value), w);
+    return w[0];
+  }
+  static bool is_hard(const uint8_t*, int64_t) { return false; }
+  static bool is_hard_scale(float) { return false; }
+};
+
+#else
+
+// e4m3 as f16: sign, one zero bit, then exponent and mantissa; the value is 2^8 too small, which goes into the scale.
+// NaN codes would become numbers, and a scale times 2^8 may overflow: both are hard.
+struct FormatFp8 {
+  static constexpr int kBits = 8;
+#if defined(__AVX512F__)
+  static constexpr int kUnit = 4;
+#else
+  static constexpr int kUnit = 1;
+#endif
+  struct Scale {
+    float value;
+  };
+  static Scale prepare(float scale) { return {scale * 0x1p8f}; }
+  static F16 decode_one(const uint8_t* p, Scale s) {
+    const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i halves =
+        _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(static_cast<int16_t>(0xbfff)));
+    return f_mul(f_load_f16_bits(halves), f_set(s.value));
+  }
+  static void decode(const uint8_t* p, Scale s, F16* w) {
+    for (int u = 0; u < kUnit; ++u) w[u] = decode_one(p + u * kChunk, s);
+  }
+  static bool is_hard(const uint8_t* p, int64_t n) {
+    const __m256i magnitude = _mm256_set1_epi8(0x7f);
+    __m256i largest = _mm256_setzero_si256();
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+      const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i));
+      largest = _mm256_max_epu8(largest, _mm256_and_si256(codes, magnitude));
+    }
+    bool hard = _mm256_movemask_epi8(_mm256_cmpeq_epi8(largest, magnitude)) != 0;
+    for (; i < n; ++i) hard |= (p[i] & 0x7f) == 0x7f;
+    return hard;
+  }
+  static bool is_hard_scale(float s) { return !(__builtin_fabsf(s) < 0x1p119f); }
+};
+
+#endif
+
+alignas(64) static constexpr float kE2m1Values[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+
+// e2m1: a table of the 16 values times the scale, indexed by permutes that look at the low bits alone.
+struct FormatFp4 {
+  static constexpr int kBits = 4;
+  static bool is_hard(const uint8_t*, int64_t) { return false; }
+  static bool is_hard_scale(float) { return false; }
+#if defined(__AVX512F__)
+  static constexpr int kUnit = 2;
+  struct Scale {
+    __m512 table;
+  };
+  static Scale prepare(float scale) { return {_mm512_mul_ps(_mm512_load_ps(kE2m1Values), _mm512_set1_ps(scale))}; }
+  static F16 lookup(I16 codes, Scale s) { return _mm512_permutexvar_ps(codes, s.table); }
+  static F16 decode_one(const uint8_t* p, Scale s) {
+#if defined(__AVX512VBMI__)
+    uint64_t bytes;
+    __builtin_memcpy(&bytes, p, sizeof(bytes));
+    // Byte 4 i of the result gets the eight bits from bit 4 i on (modulo 64).
+    const __m512i shift = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60);
+    return lookup(_mm512_multishift_epi64_epi8(shift, _mm512_set1_epi64(static_cast<int64_t>(bytes))), s);
+#else
+    int32_t low, high;
+    __builtin_memcpy(&low, p, sizeof(low));
+    __builtin_memcpy(&high, p + 4, sizeof(high));
+    const __m512i both = _mm512_mask_set1_epi32(_mm512_set1_epi32(low), 0xff00, high);
+    const __m512i shift = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+    return lookup(_mm512_srlv_epi32(both, shift), s);
+#endif
+  }
+#else
+  static constexpr int kUnit = 1;
+  struct Scale {
+    __m256 table;  // of the eight magnitudes
+  };
+  static Scale prepare(float scale) { return {_mm256_mul_ps(_mm256_load_ps(kE2m1Values), _mm256_set1_ps(scale))}; }
+  static __m256 lookup8(__m256i codes, Scale s) {
+    const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(codes, 28), _mm256_set1_epi32(INT32_MIN));
+    return _mm256_xor_ps(_mm256_permutevar8x32_ps(s.table, codes), _mm256_castsi256_ps(sign));
+  }
+  static F16 lookup(I16 codes, Scale s) { return {lookup8(codes.lo, s), lookup8(codes.hi, s)}; }
+  static F16 decode_one(const uint8_t* p, Scale s) {
+    int32_t low, high;
+    __builtin_memcpy(&low, p, sizeof(low));
+    __builtin_memcpy(&high, p + 4, sizeof(high));
+    const __m256i shift = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+    return {lookup8(_mm256_srlv_epi32(_mm256_set1_epi32(low), shift), s),
+            lookup8(_mm256_srlv_epi32(_mm256_set1_epi32(high), shift), s)};
+  }
+#endif
+  static void decode(const uint8_t* p, Scale s, F16* w) {
+    for (int u = 0; u < kUnit; ++u) w[u] = decode_one(p + u * kChunk / 2, s);
+  }
+};
+
+// 2^(code - 127); code 0 is a subnormal, 255 NaN.
+static inline float e8m0_value(uint8_t code) {
+  const uint32_t bits = code == 0 ? 0x00400000u : code == 255 ? 0x7fc00000u : static_cast<uint32_t>(code) << 23;
+  return __builtin_bit_cast(float, bits);
+}
+
+// Scales of one row of w.
+struct RowScales {
+  const void* base = nullptr;  // null: 1
+  bool is_f32 = false;
+  static RowScales of(const WeightMatrix& w, int64_t row) {
+    if (w.scale == nullptr) return {};
+    const int64_t offset = row / w.block_rows * ((w.cols + w.block_cols - 1) / w.block_cols);
+    const bool f32 = w.scale_dtype == DType::kF32;
+    return {static_cast<const uint8_t*>(w.scale) + offset * (f32 ? 4 : 1), f32};
+  }
+  float at(int64_t block) const {
+    if (base == nullptr) return 1;
+    return is_f32 ? static_cast<const float*>(base)[block] : e8m0_value(static_cast<const uint8_t*>(base)[block]);
+  }
+};
+
+// Columns that share a scale; all of them if there is none.
+static inline int64_t scale_cols(const WeightMatrix& w) { return w.scale == nullptr ? w.cols : w.block_cols; }
+
+// Calls f.template operator()<Format>(); false if no format decodes w in registers (a scale on F32 or BF16).
+template <class F>
+static inline bool with_format(const WeightMatrix& w, F f) {
+  switch (w.dtype) {
+    case DType::kF32: return w.scale == nullptr && (f.template operator()<FormatF32>(), true);
+    case DType::kBF16: return w.scale == nullptr && (f.template operator()<FormatBf16>(), true);
+    case DType::kF8E4M3: f.template operator()<FormatFp8>(); return true;
+    case DType::kF4E2M1: f.template operator()<FormatFp4>(); return true;
+    case DType::kI8: f.template operator()<FormatI8>(); return true;
+    default: return false;
+  }
+}

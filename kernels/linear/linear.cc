@@ -1,0 +1,161 @@
+#include "kernels/linear/linear.h"
+
+#include <algorithm>
+
+#include "kernels/linear/linear_internal.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kAlign = 64;
+constexpr int64_t kWidestPanel = 32;
+constexpr int64_t kPanelBytes = 640 << 10;  // of a second-level cache of 1 MiB, beside a tile of rows
+constexpr int64_t kInlineWork = 32 << 10;   // multiply-adds that take less time than waking the other threads
+constexpr int64_t kRowsAtOnce = 16;         // converted before they are packed
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+int64_t panel_bytes(int64_t k, int64_t k_blocks) {
+  return aligned(pack_layout(k, k_blocks).steps() * kWidestPanel * static_cast<int64_t>(sizeof(float)));
+}
+
+const std::byte* row_of(const LinearArgs& args, int64_t m, int64_t group) {
+  const int64_t element = m * args.x_stride + group * args.w.cols;
+  return static_cast<const std::byte*>(args.x) + element * dtype_bits(args.x_dtype) / 8;
+}
+
+Output output_at(const LinearArgs& args, int64_t m, int64_t n) {
+  const int64_t element = m * args.y_stride + n;
+  return {static_cast<std::byte*>(args.y) + element * dtype_bits(args.y_dtype) / 8, args.y_dtype, args.y_stride};
+}
+
+// Dot products; threads split the output columns.
+void few_rows(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& pool) {
+  const int64_t k = args.w.cols, cols = args.w.rows / args.groups, k_total = args.groups * k;
+  const float* x = static_cast<const float*>(args.x);
+  int64_t x_stride = args.x_stride;
+  if (args.x_dtype != DType::kF32 || args.act_quant != ActQuant::kNone) {
+    auto* converted = reinterpret_cast<float*>(args.scratch);
+    for (int64_t m = 0; m < args.num_rows; ++m) {
+      for (int64_t g = 0; g < args.groups; ++g) {
+        kernels.convert_row(row_of(args, m, g), args.x_dtype, k, args.act_quant, converted + m * k_total + g * k);
+      }
+    }
+    x = converted;
+    x_stride = k_total;
+  }
+  // Ranges of whole groups of 8 rows, about eight a thread: even shares without many short streams.
+  constexpr int64_t kUnit = 8, kRangesPerThread = 8;
+  const int64_t units = (args.w.rows + kUnit - 1) / kUnit;
+  const int64_t grain = args.num_rows * args.w.rows * k <= kInlineWork
+                            ? args.w.rows
+                            : std::max<int64_t>(units / (kRangesPerThread * pool.size()), 1) * kUnit;
+  pool.parallel_for(args.w.rows, grain, [&](int64_t begin, int64_t end, int) {
+    while (begin < end) {
+      const int64_t group = begin / cols, stop = std::min(end, (group + 1) * cols);
+      kernels.dot(args.w, begin, stop, x + group * k, x_stride, args.num_rows, args.k_blocks,
+                  output_at(args, 0, begin));
+      begin = stop;
+    }
+  });
+}
+
+// Packed tiles; threads split the panels of output columns.
+void many_rows(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& pool) {
+  const int64_t k = args.w.cols, cols = args.w.rows / args.groups;
+  const PackLayout layout = pack_layout(k, args.k_blocks);
+  const RowTiles tiles = row_tiles(args.num_rows, kernels.tile_rows);
+  const int64_t width = panel_width(kernels, layout, cols);
+  const int64_t panel_floats = panel_bytes(k, args.k_blocks) / static_cast<int64_t>(sizeof(float));
+  auto* panels = reinterpret_cast<float*>(args.scratch);  // one a thread; at first, rows being converted
+  float* packed = panels + pool.size() * panel_floats;    // [group][tile]
+  const auto packed_tile = [&](int64_t group, int64_t i) {
+    return packed + layout.steps() * (group * args.num_rows + tiles.begin(i));
+  };
+
+  pool.parallel_for(args.groups * tiles.count, 1, [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t group = task / tiles.count, i = task % tiles.count;
+      float* converted = panels + worker * panel_floats;
+      for (int64_t r = 0; r < tiles.size(i); ++r) {
+        kernels.convert_row(row_of(args, tiles.begin(i) + r, group), args.x_dtype, k, args.act_quant,
+                            converted + r * k);
+      }
+      kernels.pack_rows(converted, k, tiles.size(i), layout, packed_tile(group, i));
+    }
+  });
+
+  const int64_t panels_per_group = (cols + width - 1) / width;
+  pool.parallel_for(args.groups * panels_per_group, 1, [&](int64_t begin, int64_t end, int worker) {
+    float* panel = panels + worker * panel_floats;
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t group = task / panels_per_group, n = task % panels_per_group * width;
+      const int64_t num_cols = std::min(width, cols - n), column = group * cols + n;
+      kernels.pack_weights(args.w, column, num_cols, width, layout, panel);
+      for (int64_t i = 0; i < tiles.count; ++i) {
+        kernels.tile(packed_tile(group, i), tiles.size(i), panel, width, num_cols, layout,
+                     output_at(args, tiles.begin(i), column));
+      }
+    }
+  });
+}
+
+void check(const LinearArgs& args) {
+  WEFT_CHECK(args.groups >= 1 && args.w.rows % args.groups == 0, "rows {} groups {}", args.w.rows, args.groups);
+  WEFT_CHECK(args.k_blocks >= 1 && args.k_blocks <= 16 && (args.k_blocks & (args.k_blocks - 1)) == 0, "k_blocks {}",
+             args.k_blocks);
+  WEFT_CHECK(args.w.cols % (4 * args.k_blocks) == 0, "K {} k_blocks {}", args.w.cols, args.k_blocks);
+}
+
+template <const LinearKernels& kKernels>
+void run(const LinearArgs& args, ThreadPool& pool) {
+  linear_with(kKernels, args, pool);
+}
+
+constexpr KernelVariant<LinearFn> kVariants[] = {
+    {"avx512_vbmi", Isa::kAvx512Vbmi, run<kLinearKernels_avx512_vbmi>},
+    {"avx512", Isa::kAvx512, run<kLinearKernels_avx512>},
+    {"avx2", Isa::kAvx2, run<kLinearKernels_avx2>},
+    {"ref", Isa::kScalar, linear_ref},
+};
+
+}  // namespace
+
+PackLayout pack_layout(int64_t k, int64_t k_blocks) {
+  const int64_t block = k / k_blocks;
+  return {k, k_blocks, block, (block + kLanes - 1) / kLanes + 1};
+}
+
+RowTiles row_tiles(int64_t rows, int64_t max_tile) { return {rows, (rows + max_tile - 1) / max_tile}; }
+
+int64_t panel_width(const LinearKernels& kernels, const PackLayout& layout, int64_t num_cols) {
+  constexpr int64_t kNarrow = 16;
+  const bool wide = num_cols > kNarrow &&
+                    layout.k * kernels.tile_cols * static_cast<int64_t>(sizeof(float)) <= kPanelBytes;
+  return wide ? kernels.tile_cols : kNarrow;
+}
+
+void linear_with(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& pool) {
+  check(args);
+  if (args.num_rows == 0 || args.w.rows == 0) return;
+  if (args.num_rows <= kernels.max_dot_rows) {
+    few_rows(kernels, args, pool);
+  } else {
+    many_rows(kernels, args, pool);
+  }
+}
+
+int64_t linear_scratch_bytes(int64_t num_rows, int64_t k_total, int64_t n_total, int64_t groups, DType weight_dtype,
+                             int num_threads) {
+  // The lane padding of pack_layout is largest with 16 blocks.
+  constexpr int64_t kMostBlocks = 16;
+  const int64_t k = k_total / groups;
+  const int64_t steps = std::max(pack_layout(k, 1).steps(), k + kMostBlocks * kLanes * 2);
+  const int64_t panel = aligned(steps * kWidestPanel * static_cast<int64_t>(sizeof(float)));
+  const int64_t rows = aligned(steps * groups * num_rows * static_cast<int64_t>(sizeof(float)));
+  return num_threads * panel + rows;
+}
+
+std::span<const KernelVariant<LinearFn>> linear_variants() { return kVariants; }
+
+}  // namespace weft

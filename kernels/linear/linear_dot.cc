@@ -1,0 +1,237 @@
+// Few rows: dot products over the stored rows of w, lanes along K. One source for every instruction set.
+//
+// A block of output rows (kRows) and of input rows (kCols) is computed at once: enough independent chains of fused
+// multiply-adds to hide their latency. While a block is computed, the next one is prefetched: memory is read in order.
+#include <immintrin.h>
+
+#include "kernels/linear/isa_name.h"
+#include "kernels/linear/linear_internal.h"
+
+namespace weft {
+namespace {
+
+#include "kernels/linear/vector16-inl.h"
+#include "kernels/linear/formats-inl.h"
+
+inline int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Output rows at once. Accumulators and decoded weights must fit the registers: 32 of AVX-512, 8 pairs of AVX2.
+template <class Format, int kCols>
+constexpr int block_rows() {
+#if defined(__AVX512F__)
+  return Format::kUnit == 4 ? (kCols == 1 ? 4 : 2) : 4;
+#else
+  return kCols == 1 ? 4 : kCols == 2 ? 2 : 1;
+#endif
+}
+
+struct Job {
+  const WeightMatrix* w;
+  const float* x;
+  int64_t x_stride, k_blocks, row_bytes;
+};
+
+template <class Format, int kCols>
+struct DotBlock {
+  static constexpr int kRows = block_rows<Format, kCols>();
+  static constexpr int kSums = kRows * kCols;
+  static constexpr int kQuads = (kSums + 3) / 4;
+  using Scale = typename Format::Scale;
+
+  F16 acc[kSums];
+  Scale scale[kRows];
+  const uint8_t* row[kRows];
+  const float* x[kCols];
+  int64_t ahead;  // bytes from a row of this block to the same row of the next one
+
+  static int64_t bytes_of(int64_t k) { return k * Format::kBits / 8; }
+
+  inline void unit(int64_t k) {
+    constexpr int kUnit = Format::kUnit;
+    constexpr int64_t kUnitBytes = kUnit * kChunk * Format::kBits / 8;
+    F16 w[kRows][kUnit];
+    const int64_t offset = bytes_of(k);
+    if (kUnitBytes >= kCacheLine || (offset & (kCacheLine - 1)) < kUnitBytes) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        _mm_prefetch(reinterpret_cast<const char*>(row[r] + offset + ahead), _MM_HINT_T0);
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) Format::decode(row[r] + offset, scale[r], w[r]);
+#pragma GCC unroll 4
+    for (int u = 0; u < kUnit; ++u) {
+#pragma GCC unroll 4
+      for (int m = 0; m < kCols; ++m) {
+        const F16 xv = f_load(x[m] + k + u * kChunk);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) acc[r * kCols + m] = f_fma(w[r][u], xv, acc[r * kCols + m]);
+      }
+    }
+  }
+
+  inline void one(int64_t k) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const F16 w = Format::decode_one(row[r] + bytes_of(k), scale[r]);
+#pragma GCC unroll 4
+      for (int m = 0; m < kCols; ++m) acc[r * kCols + m] = f_fma(w, f_load(x[m] + k), acc[r * kCols + m]);
+    }
+  }
+
+  // Fewer than 16 elements, or elements of several scales.
+  inline void rest(const WeightMatrix& w, int64_t row0, int64_t k, int64_t count) {
+    for (int r = 0; r < kRows; ++r) {
+      alignas(64) float value[kChunk] = {};
+      const int64_t n = at_most(row0 + r, w.rows - 1);
+      for (int64_t i = 0; i < count; ++i) value[i] = weight_value(w, n, k + i);
+      for (int m = 0; m < kCols; ++m) {
+        acc[r * kCols + m] = f_fma_first(f_load(value), f_load_first(x[m] + k, count), acc[r * kCols + m], count);
+      }
+    }
+  }
+
+  // Fewer than 16 elements of one scale, decoded from a copy so that nothing beyond the row is read.
+  inline void part(int64_t k, int64_t count) {
+    for (int r = 0; r < kRows; ++r) {
+      alignas(64) uint8_t copy[kChunk * 4] = {};
+      __builtin_memcpy(copy, row[r] + bytes_of(k), static_cast<size_t>(bytes_of(count)));
+      const F16 w = Format::decode_one(copy, scale[r]);
+      for (int m = 0; m < kCols; ++m) {
+        acc[r * kCols + m] = f_fma_first(w, f_load_first(x[m] + k, count), acc[r * kCols + m], count);
+      }
+    }
+  }
+
+  inline void totals(float* out) const {
+    const __m256 zero = _mm256_setzero_ps();
+#pragma GCC unroll 4
+    for (int q = 0; q < kQuads; ++q) {
+      const auto sum = [&](int i) { return q * 4 + i < kSums ? fold_halves(acc[at_most(q * 4 + i, kSums - 1)]) : zero; };
+      _mm_storeu_ps(out + q * 4, fold_eight(sum(0), sum(1), sum(2), sum(3)));
+    }
+  }
+
+  // y of kRows output rows from row0 on (those >= w.rows repeat the last) and kCols input rows; out[r * kCols + m].
+  // Returns false if a row is hard.
+  inline bool run(const Job& job, int64_t row0, const float* x0, float* out) {
+    const WeightMatrix& w = *job.w;
+    const int64_t cols = w.cols, block = cols / job.k_blocks, group = scale_cols(w);
+    RowScales scales[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t n = at_most(row0 + r, w.rows - 1);
+      row[r] = static_cast<const uint8_t*>(w.data) + n * job.row_bytes;
+      scales[r] = RowScales::of(w, n);
+    }
+    for (int m = 0; m < kCols; ++m) x[m] = x0 + m * job.x_stride;
+    ahead = kRows * job.row_bytes;
+    bool hard = false;
+    float stack[4][kQuads * 4];
+    for (int64_t b = 0; b < job.k_blocks; ++b) {
+      for (int i = 0; i < kSums; ++i) acc[i] = f_zero();
+      const int64_t end = (b + 1) * block;
+      int64_t k = b * block, g = k / group, group_end = (g + 1) * group;
+      while (k < end) {
+        for (int r = 0; r < kRows; ++r) {
+          const float s = scales[r].at(g);
+          hard |= Format::is_hard_scale(s);
+          scale[r] = Format::prepare(s);
+        }
+        const int64_t stop = at_most(end, group_end);
+        for (; k + Format::kUnit * kChunk <= stop; k += Format::kUnit * kChunk) unit(k);
+        if constexpr (Format::kUnit > 1) {
+          for (; k + kChunk <= stop; k += kChunk) one(k);
+        }
+        if (k < stop) {
+          const int64_t count = at_most(kChunk, end - k);
+          if (k + count <= stop) {
+            part(k, count);
+          } else {
+            rest(w, row0, k, count);
+          }
+          k += count;
+        }
+        while (group_end <= k) {
+          ++g;
+          group_end += group;
+        }
+      }
+      // Blocks are leaves of a binary counter: as many finished sums are added as b has trailing one bits.
+      totals(out);
+      int level = 0;
+      for (; (b >> level & 1) != 0; ++level) {
+        for (int i = 0; i < kQuads * 4; ++i) out[i] = stack[level][i] + out[i];
+      }
+      if (b + 1 < job.k_blocks) {
+        for (int i = 0; i < kQuads * 4; ++i) stack[level][i] = out[i];
+      }
+    }
+    for (int r = 0; r < kRows; ++r) hard |= Format::is_hard(row[r], cols);
+    return !hard;
+  }
+};
+
+inline void put(const Output& out, int64_t m, int64_t n, float value) {
+  const int64_t i = m * out.stride + n;
+  if (out.dtype == DType::kF32) {
+    static_cast<float*>(out.y)[i] = value;
+    return;
+  }
+  const uint32_t bits = __builtin_bit_cast(uint32_t, value);
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  static_cast<uint16_t*>(out.y)[i] =
+      static_cast<uint16_t>((nan ? bits | 0x400000u : bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+template <class Format, int kCols>
+void dot_columns(const Job& job, int64_t row0, int64_t row1, int64_t m0, const Output& out, int64_t origin) {
+  using Block = DotBlock<Format, kCols>;
+  const float* x = job.x + m0 * job.x_stride;
+  for (int64_t row = row0; row < row1; row += Block::kRows) {
+    alignas(64) float sum[Block::kQuads * 4];
+    Block block;
+    const bool exact = block.run(job, row, x, sum);
+    const int64_t rows = at_most(Block::kRows, row1 - row);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int m = 0; m < kCols; ++m) {
+        const float value = exact ? sum[r * kCols + m] : dot_ref(*job.w, row + r, x + m * job.x_stride, job.k_blocks);
+        put(out, m0 + m, row + r - origin, value);
+      }
+    }
+  }
+}
+
+// Groups of output rows stay in the first-level cache while all input rows pass, four at a time.
+template <class Format>
+void dot_rows(const Job& job, int64_t row0, int64_t row1, int64_t rows, const Output& out) {
+  constexpr int kMaxCols = 4;
+  constexpr int64_t kGroup = 4;
+  const int64_t step = rows <= kMaxCols ? row1 - row0 : kGroup;
+  for (int64_t row = row0; row < row1; row += step) {
+    const int64_t end = at_most(row + step, row1);
+    for (int64_t m = 0; m < rows; m += kMaxCols) {
+      switch (at_most(kMaxCols, rows - m)) {
+        case 1: dot_columns<Format, 1>(job, row, end, m, out, row0); break;
+        case 2: dot_columns<Format, 2>(job, row, end, m, out, row0); break;
+        case 3: dot_columns<Format, 3>(job, row, end, m, out, row0); break;
+        default: dot_columns<Format, 4>(job, row, end, m, out, row0); break;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void WEFT_ISA_NAME(linear_dot)(const WeightMatrix& w, int64_t row0, int64_t row1, const float* x, int64_t x_stride,
+                               int64_t rows, int64_t k_blocks, const Output& out);
+void WEFT_ISA_NAME(linear_dot)(const WeightMatrix& w, int64_t row0, int64_t row1, const float* x, int64_t x_stride,
+                               int64_t rows, int64_t k_blocks, const Output& out) {
+  const Job job{&w, x, x_stride, k_blocks, w.cols * dtype_bits(w.dtype) / 8};
+  const bool done = with_format(w, [&]<class Format>() { dot_rows<Format>(job, row0, row1, rows, out); });
+  if (done) return;
+  for (int64_t n = row0; n < row1; ++n) {
+    for (int64_t m = 0; m < rows; ++m) put(out, m, n - row0, dot_ref(w, n, x + m * x_stride, k_blocks));
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,84 @@
+// kernels/linear/linear_internal.h
+//
+// The parts of a linear layer that kernels/experts shares: one table of functions per instruction set, and the layout of
+// packed operands. Included by ISA-specific sources, so it has declarations only.
+//
+// Packed operands (many rows). K is stored by (block, visit, step): lane j of a block holds k = block_begin + j + 16 * step;
+// lanes are visited in bit-reversed order 0 8 4 12 2 10 6 14 1 9 5 13 3 11 7 15, so that the tree of lanes is a binary
+// counter: after visit v, as many finished partial tiles are added as v has trailing one bits. The blocks of K continue
+// the same counter. Element (block, visit, step, c) of an operand of width W (rows of x, or columns of y) lies at
+//   ((block * 16 + visit) * lane_steps + step) * W + c.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/linear/linear.h"
+
+namespace weft {
+
+constexpr int64_t kLanes = 16;
+
+struct PackLayout {
+  int64_t k = 0, k_blocks = 1, block = 0;  // block = k / k_blocks
+  int64_t lane_steps = 0;                  // one more than needed: lanes must not start a power of two apart (cache sets)
+  int64_t steps() const { return k_blocks * kLanes * lane_steps; }
+};
+PackLayout pack_layout(int64_t k, int64_t k_blocks);
+
+// Rows of y to be written: element (m, n) at y[m * stride + n].
+struct Output {
+  void* y = nullptr;
+  DType dtype = DType::kF32;
+  int64_t stride = 0;
+};
+
+struct LinearKernels {
+  int64_t tile_rows;     // largest number of rows of a tile
+  int64_t tile_cols;     // columns of a wide panel; a narrow one has 16
+  int64_t max_dot_rows;  // up to this many rows dot products are the faster path
+
+  // out[r, k] = x'[r, k] in fp32, for one row of `k` features.
+  void (*convert_row)(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out);
+
+  // y[m, n - row0] = dot(x[m], w[n]) for n in [row0, row1), m in [0, rows); x in fp32 with row stride x_stride.
+  void (*dot)(const WeightMatrix& w, int64_t row0, int64_t row1, const float* x, int64_t x_stride, int64_t rows,
+              int64_t k_blocks, const Output& out);
+
+  // rows [rows, k] in fp32 (row stride x_stride, rows <= tile_rows) -> packed operand of width `rows`.
+  void (*pack_rows)(const float* x, int64_t x_stride, int64_t rows, const PackLayout& layout, float* packed);
+
+  // Rows [row0, row0 + num_rows) of w -> packed operand of width `width` (16 or tile_cols >= num_rows); columns beyond
+  // num_rows hold anything.
+  void (*pack_weights)(const WeightMatrix& w, int64_t row0, int64_t num_rows, int64_t width, const PackLayout& layout,
+                       float* panel);
+
+  // y[0..rows, 0..cols) from both packed operands; panel width `width`, cols <= width.
+  void (*tile)(const float* packed_rows, int64_t rows, const float* panel, int64_t width, int64_t cols,
+               const PackLayout& layout, const Output& out);
+};
+
+extern const LinearKernels kLinearKernels_avx2;
+extern const LinearKernels kLinearKernels_avx512;
+extern const LinearKernels kLinearKernels_avx512_vbmi;
+
+// Plain code of linear_ref.cc.
+float weight_value(const WeightMatrix& w, int64_t row, int64_t k);
+void convert_row_ref(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out);
+float dot_ref(const WeightMatrix& w, int64_t row, const float* x, int64_t k_blocks);
+void linear_ref(const LinearArgs& args, ThreadPool& pool);
+
+// Drivers of linear.cc.
+void linear_with(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& pool);
+
+// Tiles of at most `max_tile` rows, as even as possible: tile i of count covers [begin, begin + size).
+struct RowTiles {
+  int64_t rows = 0, count = 0;
+  int64_t begin(int64_t i) const { return i * rows / count; }
+  int64_t size(int64_t i) const { return begin(i + 1) - begin(i); }
+};
+RowTiles row_tiles(int64_t rows, int64_t max_tile);
+
+// Columns of a panel: as many as keep a panel of all of K in the second-level cache.
+int64_t panel_width(const LinearKernels& kernels, const PackLayout& layout, int64_t num_cols);
+
+}  // namespace weft

@@ -1,0 +1,113 @@
+// The reference: plain loops in the order of linear.h.
+#include <algorithm>
+#include <cmath>
+
+#include "base/numeric.h"
+#include "kernels/linear/linear_internal.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kFp8Block = 128;
+constexpr float kFp8MinAbsmax = 1e-4f;
+constexpr float kFp8Max = 448.0f;
+constexpr float kInt8Max = 127.0f;
+
+float element(const void* x, DType dtype, int64_t i) {
+  return dtype == DType::kF32 ? static_cast<const float*>(x)[i] : to_float(static_cast<const bf16*>(x)[i]);
+}
+
+float stored_value(const WeightMatrix& w, int64_t row, int64_t k) {
+  const int64_t i = row * w.cols + k;
+  const auto* bytes = static_cast<const uint8_t*>(w.data);
+  switch (w.dtype) {
+    case DType::kF8E4M3: return e4m3_to_float(bytes[i]);
+    case DType::kF4E2M1: return e2m1_to_float(static_cast<uint8_t>(bytes[i / 2] >> (i % 2 == 0 ? 0 : 4)));
+    case DType::kI8: return static_cast<float>(static_cast<const int8_t*>(w.data)[i]);
+    default: return element(w.data, w.dtype, i);
+  }
+}
+
+// NaN is skipped here and propagates through the quotient.
+float absmax(const float* x, int64_t n, float least) {
+  for (int64_t i = 0; i < n; ++i) least = std::fabs(x[i]) > least ? std::fabs(x[i]) : least;
+  return least;
+}
+
+void quantise_fp8(float* x, int64_t n) {
+  const float a = absmax(x, n, kFp8MinAbsmax);
+  const float scale = power_of_two_above(a * (1.0f / kFp8Max));
+  for (int64_t i = 0; i < n; ++i) x[i] = e4m3_to_float(float_to_e4m3(x[i] / scale)) * scale;
+}
+
+void quantise_int8(float* x, int64_t n) {
+  const float scale = absmax(x, n, 0) / kInt8Max;
+  for (int64_t i = 0; i < n; ++i) {
+    x[i] = scale == 0 && !std::isnan(x[i]) ? 0 : std::nearbyint(x[i] / scale) * scale;
+  }
+}
+
+float block_sum(const WeightMatrix& w, int64_t row, const float* x, int64_t begin, int64_t end) {
+  float lane[kLanes] = {};
+  for (int64_t j = 0; j < kLanes; ++j) {
+    for (int64_t k = begin + j; k < end; k += kLanes) lane[j] = std::fma(weight_value(w, row, k), x[k], lane[j]);
+  }
+  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
+    for (int64_t j = 0; j < width; ++j) lane[j] += lane[j + width];
+  }
+  return lane[0];
+}
+
+}  // namespace
+
+float weight_value(const WeightMatrix& w, int64_t row, int64_t k) {
+  const float q = stored_value(w, row, k);
+  if (w.scale == nullptr) return q;
+  const int64_t scale_cols = (w.cols + w.block_cols - 1) / w.block_cols;
+  const int64_t i = row / w.block_rows * scale_cols + k / w.block_cols;
+  return q * (w.scale_dtype == DType::kF32 ? static_cast<const float*>(w.scale)[i]
+                                           : e8m0_to_float(static_cast<const uint8_t*>(w.scale)[i]));
+}
+
+void convert_row_ref(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out) {
+  for (int64_t i = 0; i < k; ++i) out[i] = element(x, dtype, i);
+  if (act_quant == ActQuant::kInt8PerRow) quantise_int8(out, k);
+  if (act_quant != ActQuant::kFp8Block128) return;
+  for (int64_t begin = 0; begin < k; begin += kFp8Block) quantise_fp8(out + begin, std::min(kFp8Block, k - begin));
+}
+
+float dot_ref(const WeightMatrix& w, int64_t row, const float* x, int64_t k_blocks) {
+  float sum[16];
+  const int64_t block = w.cols / k_blocks;
+  for (int64_t b = 0; b < k_blocks; ++b) sum[b] = block_sum(w, row, x, b * block, (b + 1) * block);
+  for (int64_t n = k_blocks; n > 1; n /= 2) {
+    for (int64_t b = 0; b < n / 2; ++b) sum[b] = sum[2 * b] + sum[2 * b + 1];
+  }
+  return sum[0];
+}
+
+void linear_ref(const LinearArgs& args, ThreadPool& pool) {
+  const int64_t k = args.w.cols, cols = args.w.rows / args.groups;
+  auto* x = reinterpret_cast<float*>(args.scratch);
+  for (int64_t m = 0; m < args.num_rows; ++m) {
+    for (int64_t g = 0; g < args.groups; ++g) {
+      const auto* row = static_cast<const std::byte*>(args.x) + (m * args.x_stride + g * k) * dtype_bits(args.x_dtype) / 8;
+      convert_row_ref(row, args.x_dtype, k, args.act_quant, x + (m * args.groups + g) * k);
+    }
+  }
+  pool.parallel_for(args.w.rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t n = begin; n < end; ++n) {
+      for (int64_t m = 0; m < args.num_rows; ++m) {
+        const float y = dot_ref(args.w, n, x + (m * args.groups + n / cols) * k, args.k_blocks);
+        const int64_t i = m * args.y_stride + n;
+        if (args.y_dtype == DType::kF32) {
+          static_cast<float*>(args.y)[i] = y;
+        } else {
+          static_cast<bf16*>(args.y)[i] = to_bf16(y);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace weft

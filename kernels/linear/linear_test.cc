@@ -1,0 +1,397 @@
+#include "kernels/linear/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/cpu.h"
+#include "base/numeric.h"
+#include "base/thread_pool.h"
+
+namespace weft {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr uint32_t kSeed = 20240611;
+
+struct Format {
+  const char* name;
+  DType dtype;
+  bool scaled;
+  DType scale_dtype;
+  int64_t block_rows, block_cols;  // block_cols 0: all of K
+};
+
+const Format kFormats[] = {
+    {"F32", DType::kF32, false, DType::kF32, 1, 0},
+    {"BF16", DType::kBF16, false, DType::kF32, 1, 0},
+    {"BF16 with a scale", DType::kBF16, true, DType::kF32, 1, 32},
+    {"FP8 E8M0 128x128", DType::kF8E4M3, true, DType::kF8E8M0, 128, 128},
+    {"FP8 F32 128x128", DType::kF8E4M3, true, DType::kF32, 128, 128},
+    {"FP8 E8M0 32x32", DType::kF8E4M3, true, DType::kF8E8M0, 32, 32},
+    {"FP8 without scale", DType::kF8E4M3, false, DType::kF32, 1, 0},
+    {"FP4 E8M0 1x32", DType::kF4E2M1, true, DType::kF8E8M0, 1, 32},
+    {"FP4 F32 1x20", DType::kF4E2M1, true, DType::kF32, 1, 20},
+    {"I8 per row", DType::kI8, true, DType::kF32, 1, 0},
+};
+
+enum class Values { kUsual, kAnyCode };  // kAnyCode: NaN codes, extreme scales, infinities and subnormals too
+
+// Bytes at an address that is a multiple of 64 plus `shift`.
+struct Bytes {
+  std::vector<std::byte> storage;
+  std::byte* data = nullptr;
+  Bytes(int64_t size, int64_t shift) : storage(static_cast<size_t>(size + shift + 64)) {
+    const auto address = reinterpret_cast<uintptr_t>(storage.data());
+    data = storage.data() + (64 - address % 64) % 64 + shift;
+  }
+};
+
+struct Case {
+  int64_t rows = 1, k = 16, cols = 1, groups = 1, k_blocks = 1;
+  Format format = kFormats[0];
+  Values values = Values::kUsual;
+  DType x_dtype = DType::kF32, y_dtype = DType::kF32;
+  ActQuant act_quant = ActQuant::kNone;
+  int64_t shift = 0, padding = 0;  // misalignment in bytes; unused elements between rows of x and y
+  int threads = 1;
+
+  std::string name() const {
+    return fmt::format("{} M {} K {} N {} groups {} k_blocks {} x {} y {} act_quant {} any_code {} shift {} seed {}",
+                       format.name, rows, k, cols, groups, k_blocks, dtype_name(x_dtype), dtype_name(y_dtype),
+                       static_cast<int>(act_quant), values == Values::kAnyCode, shift, kSeed);
+  }
+};
+
+int64_t bytes_of(DType dtype, int64_t count) { return (count * dtype_bits(dtype) + 7) / 8; }
+
+void put(DType dtype, std::byte* p, int64_t i, float value) {
+  if (dtype == DType::kF32) {
+    std::memcpy(p + i * 4, &value, 4);
+  } else {
+    const bf16 rounded = to_bf16(value);
+    std::memcpy(p + i * 2, &rounded, 2);
+  }
+}
+float get(DType dtype, const std::byte* p, int64_t i) {
+  if (dtype == DType::kF32) {
+    float value;
+    std::memcpy(&value, p + i * 4, 4);
+    return value;
+  }
+  bf16 value;
+  std::memcpy(&value, p + i * 2, 2);
+  return to_float(value);
+}
+
+struct Problem {
+  Case c;
+  Bytes x, w, scale;
+  int64_t x_stride, y_stride;
+  WeightMatrix matrix;
+
+  explicit Problem(const Case& in)
+      : c(in),
+        x(bytes_of(c.x_dtype, c.rows * (c.groups * c.k + c.padding)), c.shift),
+        w(bytes_of(c.format.dtype, c.groups * c.cols * c.k), c.shift),
+        scale(4 * c.groups * c.cols * c.k, c.shift),
+        x_stride(c.groups * c.k + c.padding),
+        y_stride(c.groups * c.cols + c.padding) {
+    std::mt19937 random(kSeed);
+    fill_x(random);
+    fill_w(random);
+  }
+
+  void fill_x(std::mt19937& random) {
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < c.rows * x_stride; ++i) {
+      float value = i % x_stride < c.groups * c.k ? normal(random) : kNan;
+      if (c.values == Values::kAnyCode && random() % 64 == 0) {
+        const float special[] = {kInf, -kInf, kNan, 1e-42f, -0.0f, 3e38f, 1e-30f, 1e20f};
+        value = special[random() % 8];
+      }
+      put(c.x_dtype, x.data, i, value);
+    }
+  }
+
+  void fill_w(std::mt19937& random) {
+    const bool any = c.values == Values::kAnyCode;
+    std::normal_distribution<float> normal;
+    const int64_t rows = c.groups * c.cols;
+    const bool floats = c.format.dtype == DType::kF32 || c.format.dtype == DType::kBF16;
+    for (int64_t i = 0; i < rows * c.k && floats; ++i) put(c.format.dtype, w.data, i, normal(random));
+    for (int64_t i = 0; i < bytes_of(c.format.dtype, rows * c.k) && !floats; ++i) {
+      auto code = static_cast<uint8_t>(random());
+      const bool nan = c.format.dtype == DType::kF8E4M3 && (code & 0x7f) == 0x7f;
+      if (nan && !(any && random() % 8 == 0)) code ^= 1;
+      w.data[i] = static_cast<std::byte>(code);
+    }
+    matrix = {c.format.dtype, w.data, rows, c.k};
+    if (!c.format.scaled) return;
+    matrix.scale = scale.data;
+    matrix.scale_dtype = c.format.scale_dtype;
+    matrix.block_rows = c.format.block_rows;
+    matrix.block_cols = c.format.block_cols == 0 ? c.k : c.format.block_cols;
+    for (int64_t i = 0; i < rows * c.k; ++i) {
+      if (matrix.scale_dtype == DType::kF32) {
+        put(DType::kF32, scale.data, i, normal(random) * (any && random() % 8 == 0 ? 3e37f : 0.1f));
+      } else {
+        const int extreme[] = {0, 1, 2, 134, 135, 253, 254, 255};
+        const int code = any && random() % 4 == 0 ? extreme[random() % 8] : 120 + static_cast<int>(random() % 8);
+        scale.data[i] = static_cast<std::byte>(code);
+      }
+    }
+  }
+
+  LinearArgs args(std::byte* y, std::byte* scratch) const {
+    LinearArgs a;
+    a.x = x.data;
+    a.x_dtype = c.x_dtype;
+    a.x_stride = x_stride;
+    a.num_rows = c.rows;
+    a.w = matrix;
+    a.groups = c.groups;
+    a.k_blocks = c.k_blocks;
+    a.act_quant = c.act_quant;
+    a.y = y;
+    a.y_dtype = c.y_dtype;
+    a.y_stride = y_stride;
+    a.scratch = scratch;
+    return a;
+  }
+
+  // All of y, padding included, as floats.
+  std::vector<float> run(LinearFn* function) const {
+    Bytes y(bytes_of(c.y_dtype, c.rows * y_stride), c.shift);
+    for (int64_t i = 0; i < c.rows * y_stride; ++i) put(c.y_dtype, y.data, i, kNan);
+    const int64_t size = linear_scratch_bytes(c.rows, c.groups * c.k, c.groups * c.cols, c.groups, c.format.dtype, c.threads);
+    Bytes scratch(size, 0);
+    std::memset(scratch.data, 0xff, static_cast<size_t>(size));
+    ThreadPool pool(c.threads);
+    function(args(y.data, scratch.data), pool);
+    std::vector<float> out(static_cast<size_t>(c.rows * y_stride));
+    for (size_t i = 0; i < out.size(); ++i) out[i] = get(c.y_dtype, y.data, static_cast<int64_t>(i));
+    return out;
+  }
+};
+
+// Bits, except that one NaN is as good as another.
+bool same(float a, float b) {
+  return (std::isnan(a) && std::isnan(b)) || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+}
+
+std::string first_difference(const std::vector<float>& want, const std::vector<float>& got, int64_t stride) {
+  for (size_t i = 0; i < want.size(); ++i) {
+    const auto n = static_cast<int64_t>(i);
+    if (!same(want[i], got[i])) return fmt::format("[{}, {}] expected {} got {}", n / stride, n % stride, want[i], got[i]);
+  }
+  return "";
+}
+
+void expect_all_variants_equal(const Case& c) {
+  const Problem problem(c);
+  const auto variants = linear_variants();
+  const std::vector<float> want = problem.run(variants.back().run);
+  for (const auto& variant : variants.first(variants.size() - 1)) {
+    if (variant.isa > max_isa() || variant.isa == Isa::kAvx512Bf16) continue;
+    const std::string difference = first_difference(want, problem.run(variant.run), problem.y_stride);
+    EXPECT_EQ(difference, "") << variant.name << ": " << c.name();
+  }
+}
+
+TEST(linear, sizes) {
+  for (const Format& format : kFormats) {
+    for (int64_t k : {4, 16, 60, 128, 256}) {
+      for (int64_t rows : {0, 1, 2, 3, 4, 5, 8, 13, 64}) {
+        const int64_t cols = 1 + (k * 7 + rows * 13) % 70;
+        expect_all_variants_equal({.rows = rows, .k = k, .cols = cols, .format = format});
+      }
+    }
+  }
+}
+
+TEST(linear, columns) {
+  for (int64_t cols : {1, 2, 3, 4, 5, 7, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 70}) {
+    for (int64_t rows : {1, 6, 9}) {
+      expect_all_variants_equal({.rows = rows, .k = 96, .cols = cols, .format = kFormats[7], .threads = 2});
+    }
+  }
+}
+
+TEST(linear, every_tile_height) {
+  for (int64_t rows = 1; rows <= 30; ++rows) expect_all_variants_equal({.rows = rows, .k = 36, .cols = 33});
+}
+
+TEST(linear, long_rows) {
+  for (const Format& format : kFormats) {
+    for (int64_t rows : {1, 3, 100}) {
+      if (rows == 100 && format.dtype != DType::kF4E2M1 && format.dtype != DType::kBF16) continue;
+      expect_all_variants_equal({.rows = rows, .k = 4096, .cols = 18, .format = format, .threads = 2});
+    }
+  }
+}
+
+// Panels of a K that leaves no room for the wide panel in the cache.
+TEST(linear, narrow_panel) { expect_all_variants_equal({.rows = 9, .k = 8192, .cols = 33, .format = kFormats[1]}); }
+
+TEST(linear, k_blocks) {
+  for (const Format& format : kFormats) {
+    for (int64_t k_blocks : {2, 4, 8, 16}) {
+      for (int64_t k : {64, 192, 512}) {
+        if (k % (4 * k_blocks) != 0) continue;
+        for (int64_t rows : {1, 4, 9}) {
+          expect_all_variants_equal({.rows = rows, .k = k, .cols = 21, .k_blocks = k_blocks, .format = format});
+        }
+      }
+    }
+  }
+}
+
+TEST(linear, groups_strides_dtypes_and_alignment) {
+  for (const Format& format : kFormats) {
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      for (int64_t rows : {1, 3, 17}) {
+        for (int64_t shift : {0, 4}) {
+          expect_all_variants_equal({.rows = rows, .k = 64, .cols = 37, .groups = 3, .format = format, .x_dtype = dtype,
+                                     .y_dtype = dtype, .shift = shift, .padding = 5, .threads = 2});
+        }
+      }
+    }
+  }
+}
+
+TEST(linear, weights_at_odd_addresses) {
+  for (const Format& format : kFormats) {
+    if (dtype_bits(format.dtype) > 8 || format.scale_dtype == DType::kF32) continue;
+    Case c{.rows = 1, .k = 160, .cols = 9, .format = format};
+    for (int64_t rows : {1, 4, 9}) {
+      c.rows = rows;
+      Problem problem(c);
+      Bytes moved(bytes_of(format.dtype, c.cols * c.k), 1);
+      std::memcpy(moved.data, problem.w.data, static_cast<size_t>(bytes_of(format.dtype, c.cols * c.k)));
+      problem.matrix.data = moved.data;
+      const auto variants = linear_variants();
+      const std::vector<float> want = problem.run(variants.back().run);
+      for (const auto& variant : variants) {
+        if (variant.isa > max_isa() || variant.isa == Isa::kAvx512Bf16) continue;
+        EXPECT_EQ(first_difference(want, problem.run(variant.run), problem.y_stride), "") << variant.name << c.name();
+      }
+    }
+  }
+}
+
+TEST(linear, activation_quantisation) {
+  for (ActQuant act_quant : {ActQuant::kFp8Block128, ActQuant::kInt8PerRow}) {
+    for (Values values : {Values::kUsual, Values::kAnyCode}) {
+      for (DType dtype : {DType::kF32, DType::kBF16}) {
+        for (int64_t k : {60, 128, 320}) {
+          for (int64_t rows : {1, 5, 16}) {
+            expect_all_variants_equal({.rows = rows, .k = k, .cols = 19, .groups = 2, .values = values,
+                                       .x_dtype = dtype, .act_quant = act_quant});
+          }
+        }
+      }
+    }
+  }
+}
+
+// deepseek_v4.md 2.5.6: block max 3.0 -> scale 2^-7.
+TEST(linear, activation_quantisation_example) {
+  const float x[] = {3.0f, 0.10009766f, -0.00099945f, 1.0e-5f};
+  const float want[] = {3.0f, 0.1015625f, -0.00097656f, 0x1p-16f};  // 2^-9 * 2^-7
+  const float identity[16] = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
+  for (const auto& variant : linear_variants()) {
+    if (variant.isa > max_isa()) continue;
+    float y[4] = {kNan, kNan, kNan, kNan};
+    LinearArgs args;
+    args.x = x;
+    args.x_stride = args.y_stride = 4;
+    args.num_rows = 1;
+    args.w = {DType::kF32, identity, 4, 4};
+    args.act_quant = ActQuant::kFp8Block128;
+    args.y = y;
+    Bytes scratch(linear_scratch_bytes(1, 4, 4, 1, DType::kF32, 1), 0);
+    args.scratch = scratch.data;
+    ThreadPool pool(1);
+    variant.run(args, pool);
+    for (int i = 0; i < 4; ++i) EXPECT_NEAR(y[i], want[i], 1e-8f) << variant.name << " " << i;
+  }
+}
+
+TEST(linear, special_values) {
+  for (const Format& format : kFormats) {
+    for (int64_t rows : {1, 4, 9}) {
+      for (int64_t k : {60, 128, 256}) {
+        expect_all_variants_equal({.rows = rows, .k = k, .cols = 40, .format = format, .values = Values::kAnyCode});
+      }
+    }
+  }
+}
+
+// The bits of an output do not depend on the other rows and columns of the call.
+TEST(linear, rows_and_columns_are_independent) {
+  for (const Format& format : kFormats) {
+    Case c{.rows = 40, .k = 256, .cols = 64, .format = format};
+    const Problem problem(c);
+    for (const auto& variant : linear_variants()) {
+      if (variant.isa > max_isa() || variant.name == "ref") continue;
+      const std::vector<float> whole = problem.run(variant.run);
+      for (int64_t rows : {1, 3, 8, 25}) {
+        for (int64_t first : {int64_t{0}, int64_t{7}, c.rows - rows}) {
+          Problem part = problem;
+          part.c.rows = rows;
+          part.x.data = problem.x.data + first * problem.x_stride * 4;
+          part.matrix.data = problem.w.data;
+          part.matrix.scale = format.scaled ? problem.scale.data : nullptr;
+          const std::vector<float> got = part.run(variant.run);
+          for (size_t i = 0; i < got.size(); ++i) {
+            ASSERT_TRUE(same(got[i], whole[i + static_cast<size_t>(first * problem.y_stride)]))
+                << variant.name << " rows " << first << "+" << rows << " element " << i << " " << c.name();
+          }
+          // And of a narrower weight: the first columns only.
+          part.c.cols = part.y_stride = 5;
+          part.matrix.rows = 5;
+          const std::vector<float> narrow = part.run(variant.run);
+          for (int64_t i = 0; i < rows * 5; ++i) {
+            ASSERT_TRUE(same(narrow[static_cast<size_t>(i)],
+                             whole[static_cast<size_t>((first + i / 5) * problem.y_stride + i % 5)]))
+                << variant.name << " narrow element " << i << " " << c.name();
+          }
+        }
+      }
+    }
+  }
+}
+
+// Against double precision: the order of sums may not matter beyond rounding.
+TEST(linear, close_to_the_exact_sum) {
+  Case c{.rows = 9, .k = 512, .cols = 20, .k_blocks = 4};
+  const Problem problem(c);
+  for (const auto& variant : linear_variants()) {
+    if (variant.isa > max_isa()) continue;
+    const std::vector<float> got = problem.run(variant.run);
+    for (int64_t m = 0; m < c.rows; ++m) {
+      for (int64_t n = 0; n < c.cols; ++n) {
+        double sum = 0, magnitude = 0;
+        for (int64_t k = 0; k < c.k; ++k) {
+          const double product = static_cast<double>(get(DType::kF32, problem.x.data, m * problem.x_stride + k)) *
+                                 get(DType::kF32, problem.w.data, n * c.k + k);
+          sum += product;
+          magnitude += std::fabs(product);
+        }
+        // At most K/16 roundings in a lane and 4 + 2 in the trees, each of 2^-24 of at most the sum of magnitudes.
+        const double bound = (static_cast<double>(c.k) / 16 + 6) * 0x1p-24 * magnitude;
+        EXPECT_NEAR(got[static_cast<size_t>(m * problem.y_stride + n)], sum, bound) << variant.name;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft

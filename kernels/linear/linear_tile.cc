@@ -1,0 +1,280 @@
+// Many rows: packing of weights, and the outer-product micro-kernel over packed operands. One source for every
+// instruction set.
+#include <immintrin.h>
+
+#include "kernels/linear/isa_name.h"
+#include "kernels/linear/linear_internal.h"
+
+namespace weft {
+namespace {
+
+#include "kernels/linear/vector16-inl.h"
+#include "kernels/linear/formats-inl.h"
+
+constexpr int kVisit[kLanes] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};  // its own inverse
+
+#if defined(__AVX512F__)
+constexpr int kTileRows = 14;  // 28 accumulators, two weights, one broadcast
+constexpr int kTileVectors = 2;
+#else
+constexpr int kTileRows = 6;  // 12 accumulators of 8, two weights, one broadcast
+constexpr int kTileVectors = 1;
+#endif
+
+inline int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Where 16 columns of a panel are stored.
+struct Panel {
+  const PackLayout* layout;
+  int64_t width;
+  float* base;
+
+  float* at(int64_t k) const {
+    const int64_t b = k / layout->block, in_block = k - b * layout->block;
+    return at(b, in_block);
+  }
+  float* at(int64_t b, int64_t in_block) const {
+    const int64_t visit = kVisit[in_block % kLanes];
+    return base + ((b * kLanes + visit) * layout->lane_steps + in_block / kLanes) * width;
+  }
+};
+
+// Sixteen rows of w at 16 bytes of each: k elements [k0, k0 + 128 / kBits) of all, transposed, into the panel.
+struct Source {
+  const WeightMatrix* w;
+  const uint8_t* base;
+  int64_t row[16];  // bytes
+  int64_t n[16];    // row numbers; those beyond the last repeat it
+};
+
+inline void store_k(const Panel& panel, int64_t b, int64_t in_block, F16 v) { f_store(panel.at(b, in_block), v); }
+
+inline void pack_step(FormatF32, const Source& s, int64_t offset, F16, const Panel& p, int64_t b, int64_t k) {
+  I16 d[4];
+  load_transposed(s.base + offset, s.row, d);
+  for (int c = 0; c < 4; ++c) store_k(p, b, k + c, as_f(d[c]));
+}
+
+inline void pack_step(FormatBf16, const Source& s, int64_t offset, F16, const Panel& p, int64_t b, int64_t k) {
+  I16 d[4];
+  load_transposed(s.base + offset, s.row, d);
+  for (int c = 0; c < 4; ++c) {
+    store_k(p, b, k + 2 * c, as_f(i_shl<16>(d[c])));
+    store_k(p, b, k + 2 * c + 1, as_f(i_and(d[c], i_set(0xffff0000u))));
+  }
+}
+
+// The 16 values of e2m1 for a permute; AVX2 has but eight and adds the sign.
+inline void pack_step(FormatFp4, const Source& s, int64_t offset, F16 scale, const Panel& p, int64_t b, int64_t k) {
+  I16 d[4];
+  load_transposed(s.base + offset, s.row, d);
+  const FormatFp4::Scale table = FormatFp4::prepare(1);
+  for (int c = 0; c < 4; ++c) {
+    const auto put = [&](int t, I16 codes) { store_k(p, b, k + 8 * c + t, f_mul(FormatFp4::lookup(codes, table), scale)); };
+    put(0, d[c]);
+    put(1, i_shr<4>(d[c]));
+    put(2, i_shr<8>(d[c]));
+    put(3, i_shr<12>(d[c]));
+    put(4, i_shr<16>(d[c]));
+    put(5, i_shr<20>(d[c]));
+    put(6, i_shr<24>(d[c]));
+    put(7, i_shr<28>(d[c]));
+  }
+}
+
+#if defined(__AVX512VBMI__)
+inline void pack_step(FormatFp8, const Source& s, int64_t offset, F16 scale, const Panel& p, int64_t b, int64_t k) {
+  I16 d[4];
+  load_transposed(s.base + offset, s.row, d);
+  const __m512i order = _mm512_load_si512(kTransposed.index);
+  for (int c = 0; c < 4; ++c) {
+    F16 w[4];
+    FormatFp8::decode_ordered(_mm512_permutexvar_epi8(order, d[c]), scale, w);
+    for (int u = 0; u < 4; ++u) store_k(p, b, k + 4 * c + u, w[u]);
+  }
+}
+#endif
+
+// Decoded along K row by row, then transposed as floats.
+template <class Format>
+inline void pack_step(Format, const Source& s, int64_t offset, F16 scale, const Panel& p, int64_t b, int64_t k) {
+  alignas(64) float value[16][16], row_scale[16];
+  f_store(row_scale, scale);
+  for (int r = 0; r < 16; ++r) {
+    f_store(value[r], Format::decode_one(s.base + s.row[r] + offset, Format::prepare(row_scale[r])));
+  }
+  int64_t row[16];
+  for (int r = 0; r < 16; ++r) row[r] = r * 64;
+  for (int c = 0; c < 16; c += 4) {
+    I16 d[4];
+    load_transposed(reinterpret_cast<const uint8_t*>(value) + c * 4, row, d);
+    for (int i = 0; i < 4; ++i) store_k(p, b, k + c + i, as_f(d[i]));
+  }
+}
+
+template <class Format>
+constexpr int64_t kStep = 128 / Format::kBits;  // elements in 16 bytes
+
+// Elements one by one: what is left of a block, and steps that cross a scale.
+inline void pack_plain(const Source& s, const Panel& p, int64_t b, int64_t begin, int64_t in_block, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    float* out = p.at(b, in_block + i);
+    for (int r = 0; r < 16; ++r) out[r] = weight_value(*s.w, s.n[r], begin + in_block + i);
+  }
+}
+
+// Scales of 16 rows for the groups of K from `group` on; true if one is hard for the format.
+template <class Format>
+inline bool load_scales(const RowScales* scales, int64_t group, float* out) {
+  bool hard = false;
+  for (int r = 0; r < 16; ++r) {
+    out[r] = scales[r].at(group);
+    hard |= Format::is_hard_scale(out[r]);
+  }
+  return hard;
+}
+
+template <class Format>
+void pack_columns(const Source& s, const Panel& p) {
+  const PackLayout& layout = *p.layout;
+  const int64_t group_cols = scale_cols(*s.w);
+  RowScales scales[16];
+  for (int r = 0; r < 16; ++r) scales[r] = RowScales::of(*s.w, s.n[r]);
+  bool hard_codes = false;
+  for (int r = 0; r < 16; ++r) hard_codes |= Format::is_hard(s.base + s.row[r], layout.k);
+  for (int64_t b = 0; b < layout.k_blocks; ++b) {
+    const int64_t begin = b * layout.block, end = begin + layout.block;
+    int64_t k = begin, g = k / group_cols, group_end = (g + 1) * group_cols;
+    while (k < end) {
+      alignas(64) float scale[16];
+      const bool hard = load_scales<Format>(scales, g, scale) || hard_codes;
+      const int64_t stop = at_most(end, group_end);
+      const F16 scale_vector = f_load(scale);
+      while (k < stop) {
+        if (!hard && k + kStep<Format> <= stop) {
+          pack_step(Format{}, s, k * Format::kBits / 8, scale_vector, p, b, k - begin);
+          k += kStep<Format>;
+        } else {
+          const int64_t count = at_most(kStep<Format>, stop - k);
+          pack_plain(s, p, b, begin, k - begin, count);
+          k += count;
+        }
+      }
+      ++g;
+      group_end += group_cols;
+    }
+  }
+}
+
+// A tile of kRows x (16 * kVectors). Partial tiles wait in `stack` until the binary counter adds them.
+template <int kRows, int kVectors>
+void run_tile(const float* rows, const float* panel, int64_t cols, const PackLayout& layout, const Output& out) {
+  constexpr int kSize = kRows * kVectors, kWidth = 16 * kVectors, kLevels = 8;
+  alignas(64) float stack[kLevels][kSize * 16];
+  F16 acc[kSize];
+  const int64_t visits = layout.k_blocks * kLanes;
+  for (int64_t v = 0; v < visits; ++v) {
+    const int64_t lane = kVisit[v % kLanes];
+    const int64_t steps = lane < layout.block ? (layout.block - lane + kLanes - 1) / kLanes : 0;
+    const float* x = rows + v * layout.lane_steps * kRows;
+    const float* w = panel + v * layout.lane_steps * kWidth;
+#pragma GCC unroll 28
+    for (int i = 0; i < kSize; ++i) acc[i] = f_zero();
+    for (int64_t step = 0; step < steps; ++step, x += kRows, w += kWidth) {
+      F16 wv[kVectors];
+#pragma GCC unroll 2
+      for (int c = 0; c < kVectors; ++c) wv[c] = f_load(w + 16 * c);
+#pragma GCC unroll 14
+      for (int r = 0; r < kRows; ++r) {
+        const F16 xv = f_set(x[r]);
+#pragma GCC unroll 2
+        for (int c = 0; c < kVectors; ++c) acc[r * kVectors + c] = f_fma(xv, wv[c], acc[r * kVectors + c]);
+      }
+    }
+    int level = 0;
+    for (; (v >> level & 1) != 0; ++level) {
+#pragma GCC unroll 28
+      for (int i = 0; i < kSize; ++i) acc[i] = f_add(f_load(stack[level] + 16 * i), acc[i]);
+    }
+    if (v + 1 == visits) break;
+#pragma GCC unroll 28
+    for (int i = 0; i < kSize; ++i) f_store(stack[level] + 16 * i, acc[i]);
+  }
+#pragma GCC unroll 28
+  for (int i = 0; i < kSize; ++i) {
+    const int64_t m = i / kVectors, n = i % kVectors * 16, count = at_most(16, cols - n);
+    if (count <= 0) continue;
+    if (out.dtype == DType::kF32) {
+      f_store_first(static_cast<float*>(out.y) + m * out.stride + n, acc[i], count);
+    } else if (count == 16) {
+      f_store_bf16(static_cast<uint16_t*>(out.y) + m * out.stride + n, acc[i]);
+    } else {
+      alignas(64) uint16_t rounded[16];
+      f_store_bf16(rounded, acc[i]);
+      __builtin_memcpy(static_cast<uint16_t*>(out.y) + m * out.stride + n, rounded, static_cast<size_t>(count) * 2);
+    }
+  }
+}
+
+using TileFn = void(const float* rows, const float* panel, int64_t cols, const PackLayout& layout, const Output& out);
+
+template <int kVectors, int... kRows>
+struct TileTable {
+  static constexpr TileFn* run[] = {run_tile<kRows, kVectors>...};
+};
+#if defined(__AVX512F__)
+template <int kVectors>
+using Tiles = TileTable<kVectors, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
+#else
+template <int kVectors>
+using Tiles = TileTable<kVectors, 1, 2, 3, 4, 5, 6>;
+#endif
+
+}  // namespace
+
+void WEFT_ISA_NAME(linear_convert_row)(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out);
+void WEFT_ISA_NAME(linear_pack_rows)(const float* x, int64_t x_stride, int64_t rows, const PackLayout& layout,
+                                     float* packed);
+void WEFT_ISA_NAME(linear_dot)(const WeightMatrix& w, int64_t row0, int64_t row1, const float* x, int64_t x_stride,
+                               int64_t rows, int64_t k_blocks, const Output& out);
+
+namespace {
+
+void pack_weights(const WeightMatrix& w, int64_t row0, int64_t num_rows, int64_t width, const PackLayout& layout,
+                  float* panel) {
+  const int64_t row_bytes = w.cols * dtype_bits(w.dtype) / 8;
+  for (int64_t c = 0; c < width && c < num_rows; c += 16) {
+    Source s{&w, static_cast<const uint8_t*>(w.data), {}, {}};
+    for (int r = 0; r < 16; ++r) {
+      s.n[r] = row0 + at_most(c + r, num_rows - 1);
+      s.row[r] = s.n[r] * row_bytes;
+    }
+    const Panel p{&layout, width, panel + c};
+    if (with_format(w, [&]<class Format>() { pack_columns<Format>(s, p); })) continue;
+    for (int64_t b = 0; b < layout.k_blocks; ++b) pack_plain(s, p, b, b * layout.block, 0, layout.block);
+  }
+}
+
+void tile(const float* packed_rows, int64_t rows, const float* panel, int64_t width, int64_t cols,
+          const PackLayout& layout, const Output& out) {
+  if (width == 16) return Tiles<1>::run[rows - 1](packed_rows, panel, cols, layout, out);
+  Tiles<kTileVectors>::run[rows - 1](packed_rows, panel, cols, layout, out);
+}
+
+constexpr int64_t kMaxDotRows = 7;
+
+}  // namespace
+
+extern const LinearKernels WEFT_ISA_NAME(kLinearKernels);
+const LinearKernels WEFT_ISA_NAME(kLinearKernels) = {
+    kTileRows,
+    16 * kTileVectors,
+    kMaxDotRows,
+    WEFT_ISA_NAME(linear_convert_row),
+    WEFT_ISA_NAME(linear_dot),
+    WEFT_ISA_NAME(linear_pack_rows),
+    pack_weights,
+    tile,
+};
+
+}  // namespace weft
