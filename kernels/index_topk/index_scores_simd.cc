@@ -1,56 +1,221 @@
-// Compiled once per level. Bits of index_scores_ref: a panel of entries is converted, scored against all heads by tiles of
-// canonical dot products, and the weighted sum runs head after head with lanes along the entries.
+// Compiled once per level. Bits of index_scores_ref: a panel of entries is transposed, so that vectors run along the
+// entries, and scored against a few heads at a time. The lanes of the canonical sum are vectors of their own here.
 #include "kernels/index_topk/index_topk_impl.h"
-#include "kernels/vector_math/dot_tile-inl.h"
+#include "kernels/vector_math/f32_vector-inl.h"
 
 namespace weft {
 namespace {
 
+// One tile: kVectors vectors of entries x kHeads heads x kLanesAtOnce canonical lanes are summed in registers.
+constexpr int kVectors = 2, kHeads = 3;
+#ifdef __AVX512F__
+constexpr int kLanesAtOnce = 4;  // 24 of 32 registers
+#else
+constexpr int kLanesAtOnce = 2;  // 12 of 16 registers
+#endif
+constexpr int64_t kStrip = kVectors * kLanes;
+static_assert(kIndexPanel % kStrip == 0);
+
+#ifdef __AVX512F__
+
+// The 16 bytes at `offset` of rows i, i+4, i+8, i+12, one after the other.
+template <class Key>
+inline __m512i every_fourth_row(const Key* const* rows, int i, int64_t offset) {
+  const auto part = [&](int row) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + offset)); };
+  __m512i v = _mm512_castsi128_si512(part(i));
+  v = _mm512_inserti32x4(v, part(i + 4), 1);
+  v = _mm512_inserti32x4(v, part(i + 8), 2);
+  return _mm512_inserti32x4(v, part(i + 12), 3);
+}
+inline Vector low_words(__m512i words, __m512i other) { return _mm512_castsi512_ps(_mm512_unpacklo_epi32(words, other)); }
+inline Vector high_words(__m512i words, __m512i other) { return _mm512_castsi512_ps(_mm512_unpackhi_epi32(words, other)); }
+inline Vector low_pairs(Vector a, Vector b) {
+  return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+inline Vector high_pairs(Vector a, Vector b) {
+  return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+inline Vector even_bf16(Vector v) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(v), 16)); }
+inline Vector odd_bf16(Vector v) {
+  return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(-0x10000)));
+}
+
+#else
+
+// The 16 bytes at `offset` of rows i, i+4, one after the other.
+template <class Key>
+inline __m256i every_fourth_row(const Key* const* rows, int i, int64_t offset) {
+  const auto part = [&](int row) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + offset)); };
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(part(i)), part(i + 4), 1);
+}
+inline Vector low_words(__m256i words, __m256i other) { return _mm256_castsi256_ps(_mm256_unpacklo_epi32(words, other)); }
+inline Vector high_words(__m256i words, __m256i other) { return _mm256_castsi256_ps(_mm256_unpackhi_epi32(words, other)); }
+inline Vector low_pairs(Vector a, Vector b) {
+  return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+}
+inline Vector high_pairs(Vector a, Vector b) {
+  return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+}
+inline Vector even_bf16(Vector v) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(v), 16)); }
+inline Vector odd_bf16(Vector v) { return _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(-0x10000))); }
+
+#endif
+
+// packed[k][0 .. kLanes) = rows[..][k] as fp32
+template <class Key>
+void transpose(const Key* const* rows, int64_t head_dim, float* packed) {
+  constexpr int64_t kPerPart = 16 / sizeof(Key);  // elements in 16 bytes
+  for (int64_t k = 0; k < head_dim; k += kPerPart) {
+    // A 4 x 4 transpose of 32-bit words within every 128-bit part.
+    const auto r0 = every_fourth_row(rows, 0, k), r1 = every_fourth_row(rows, 1, k);
+    const auto r2 = every_fourth_row(rows, 2, k), r3 = every_fourth_row(rows, 3, k);
+    const Vector low01 = low_words(r0, r1), low23 = low_words(r2, r3);
+    const Vector high01 = high_words(r0, r1), high23 = high_words(r2, r3);
+    const Vector word[4] = {low_pairs(low01, low23), high_pairs(low01, low23), low_pairs(high01, high23),
+                            high_pairs(high01, high23)};
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (sizeof(Key) == 4) {
+        store(packed + (k + i) * kIndexPanel, word[i]);
+      } else {
+        store(packed + (k + 2 * i) * kIndexPanel, even_bf16(word[i]));
+        store(packed + (k + 2 * i + 1) * kIndexPanel, odd_bf16(word[i]));
+      }
+    }
+  }
+}
+
+// out[h][v] = (l[j] + l[j+8]) + (l[j+4] + l[j+12]) of the canonical lanes l
+template <int NH>
+inline void sum_quarter(const float* q, const float* packed, int64_t head_dim, int64_t j, Vector (&out)[NH][kVectors]) {
+  constexpr int64_t kOrder[4] = {0, 8, 4, 12};
+  for (int first = 0; first < 4; first += kLanesAtOnce) {
+    Vector sum[kLanesAtOnce][NH][kVectors];
+    for (auto& lane : sum) {
+      for (auto& head : lane) {
+        for (Vector& s : head) s = zero();
+      }
+    }
+    for (int64_t step = j; step < head_dim; step += 16) {
+      for (int l = 0; l < kLanesAtOnce; ++l) {
+        const int64_t k = step + kOrder[first + l];
+        Vector key[kVectors];
+        for (int v = 0; v < kVectors; ++v) key[v] = in_register(load(packed + k * kIndexPanel + v * kLanes));
+        for (int h = 0; h < NH; ++h) {
+          const Vector query = set1(q[h * head_dim + k]);
+          for (int v = 0; v < kVectors; ++v) sum[l][h][v] = fma(query, key[v], sum[l][h][v]);
+        }
+      }
+    }
+    for (int h = 0; h < NH; ++h) {
+      for (int v = 0; v < kVectors; ++v) {
+        const Vector pair = add(sum[0][h][v], sum[1][h][v]);
+        if constexpr (kLanesAtOnce == 4) {
+          out[h][v] = add(pair, add(sum[2][h][v], sum[3][h][v]));
+        } else {
+          out[h][v] = first == 0 ? pair : add(out[h][v], pair);
+        }
+      }
+    }
+  }
+}
+
+// Adds the terms of NH heads to the scores of a strip of entries.
+template <int NH>
+inline void add_heads(const float* q, const float* w, const float* packed, int64_t head_dim, Vector (&score)[kVectors]) {
+  Vector even[NH][kVectors], odd[NH][kVectors], quarter[NH][kVectors];
+  const auto add_quarter = [&](Vector (&half)[NH][kVectors]) {
+    for (int h = 0; h < NH; ++h) {
+      for (int v = 0; v < kVectors; ++v) half[h][v] = add(half[h][v], quarter[h][v]);
+    }
+  };
+  sum_quarter<NH>(q, packed, head_dim, 0, even);
+  sum_quarter<NH>(q, packed, head_dim, 2, quarter);
+  add_quarter(even);
+  sum_quarter<NH>(q, packed, head_dim, 1, odd);
+  sum_quarter<NH>(q, packed, head_dim, 3, quarter);
+  add_quarter(odd);
+  for (int h = 0; h < NH; ++h) {
+    for (int v = 0; v < kVectors; ++v) {
+      score[v] = fma(set1(w[h]), max(zero(), add(even[h][v], odd[h][v])), score[v]);
+    }
+  }
+}
+
+template <class Key>
+struct Panel {
+  const Key* rows[kIndexPanel];
+  int64_t count = 0;  // the rows beyond it repeat the last one; their scores are not stored
+};
+
+// Walks the rows of the entries from `begin` on, a panel at a time.
+template <class Key>
+class RowCursor {
+ public:
+  RowCursor(const IndexScoresArgs& args, int64_t begin)
+      : args_(args), g_(begin), page_(begin / args.page_entries), row_(begin % args.page_entries) {}
+
+  Panel<Key> next_panel() {
+    Panel<Key> panel;
+    for (; panel.count < kIndexPanel && g_ < args_.end; ++g_) {
+      panel.rows[panel.count++] = static_cast<const Key*>(args_.pages[page_]) + row_ * args_.head_dim;
+      if (++row_ == args_.page_entries) {
+        row_ = 0;
+        ++page_;
+      }
+    }
+    for (int64_t i = panel.count; i < kIndexPanel && panel.count > 0; ++i) panel.rows[i] = panel.rows[panel.count - 1];
+    return panel;
+  }
+
+ private:
+  const IndexScoresArgs& args_;
+  int64_t g_, page_, row_;
+};
+
 template <class Query, class Key>
-void score(const IndexScoresArgs& args) {
+void score_entries(const IndexScoresArgs& args) {
   const int64_t num_heads = args.num_heads, head_dim = args.head_dim;
   const IndexScratch layout(num_heads, head_dim);
   float* const scratch = reinterpret_cast<float*>(args.scratch);
-  float* const keys = scratch + layout.keys;
-  float* const dots = scratch + layout.dots;
-  const float* q;
+  float* const packed = scratch + layout.keys;
+  const float* q = static_cast<const float*>(args.iq);
   if constexpr (sizeof(Query) == 2) {
     const Query* const src = static_cast<const Query*>(args.iq);
     for (int64_t i = 0; i < num_heads * head_dim; i += kLanes) store(scratch + layout.q + i, load(src + i));
     q = scratch + layout.q;
-  } else {
-    q = static_cast<const float*>(args.iq);
   }
-  const float* rows[kIndexPanel];
-  const int64_t row_pitch = head_dim + 16;
-  for (int64_t i = 0; i < kIndexPanel; ++i) rows[i] = keys + i * row_pitch;
 
+  RowCursor<Key> ahead(args, args.begin);
+  Panel<Key> next = ahead.next_panel();
   for (int64_t begin = args.begin; begin < args.end; begin += kIndexPanel) {
-    const int64_t count = args.end - begin < kIndexPanel ? args.end - begin : kIndexPanel;
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t g = begin + i;
-      const Key* const row =
-          static_cast<const Key*>(args.pages[g / args.page_entries]) + g % args.page_entries * head_dim;
-      for (int64_t k = 0; k < head_dim; k += kLanes) store(keys + i * row_pitch + k, load(row + k));
+    const Panel<Key> panel = next;
+    const Key* const* const rows = panel.rows;
+    const int64_t count = panel.count;
+    // The next panel comes from memory while this one is scored; the transposition would wait for each line.
+    next = ahead.next_panel();
+    for (int64_t i = 0; i < next.count; ++i) {
+      for (int64_t k = 0; k < head_dim; k += 64 / sizeof(Key)) _mm_prefetch(next.rows[i] + k, _MM_HINT_T1);
     }
-    for (int64_t h = 0; h < num_heads; h += kDotTileB) {
-      const int nb = static_cast<int>(num_heads - h < kDotTileB ? num_heads - h : kDotTileB);
-      const float* heads[kDotTileB];
-      for (int i = 0; i < kDotTileB; ++i) heads[i] = q + (h + (i < nb ? i : 0)) * head_dim;
-      for (int64_t i = 0; i < count; i += kDotTileA) {
-        const int na = static_cast<int>(count - i < kDotTileA ? count - i : kDotTileA);
-        dot_tile(na, nb, rows + i, heads, head_dim, dots + h * kIndexPanel + i, kIndexPanel);
+    for (int64_t i = 0; i < count; i += kLanes) transpose(rows + i, head_dim, packed + i);
+
+    for (int64_t strip = 0; strip < count; strip += kStrip) {
+      Vector score[kVectors];
+      for (Vector& s : score) s = zero();
+      const float* const keys = packed + strip;
+      int64_t h = 0;
+      for (; h + kHeads <= num_heads; h += kHeads) {
+        add_heads<kHeads>(q + h * head_dim, args.w + h, keys, head_dim, score);
       }
-    }
-    for (int64_t i = 0; i < count; i += kLanes) {
-      Vector sum = zero();
-      for (int64_t h = 0; h < num_heads; ++h) {
-        sum = fma(set1(args.w[h]), max(zero(), load(dots + h * kIndexPanel + i)), sum);
-      }
-      if (count - i >= kLanes) {
-        store(args.scores + begin + i, sum);
-      } else {
-        store_part(args.scores + begin + i, sum, count - i);
+      if (num_heads - h == 2) add_heads<2>(q + h * head_dim, args.w + h, keys, head_dim, score);
+      if (num_heads - h == 1) add_heads<1>(q + h * head_dim, args.w + h, keys, head_dim, score);
+      for (int v = 0; v < kVectors; ++v) {
+        const int64_t rest = count - strip - v * kLanes;
+        float* const out = args.scores + begin + strip + v * kLanes;
+        if (rest >= kLanes) {
+          store(out, score[v]);
+        } else if (rest > 0) {
+          store_part(out, score[v], rest);
+        }
       }
     }
   }
@@ -62,9 +227,9 @@ void WEFT_NAME(index_scores)(const IndexScoresArgs& args) {
   // No model has such a head dim; lanes without elements are the reference's business.
   if (args.head_dim % 16 != 0) return index_scores_ref(args);
   if (args.iq_dtype == DType::kF32) {
-    return args.key_dtype == DType::kF32 ? score<float, float>(args) : score<float, uint16_t>(args);
+    return args.key_dtype == DType::kF32 ? score_entries<float, float>(args) : score_entries<float, uint16_t>(args);
   }
-  return args.key_dtype == DType::kF32 ? score<uint16_t, float>(args) : score<uint16_t, uint16_t>(args);
+  return args.key_dtype == DType::kF32 ? score_entries<uint16_t, float>(args) : score_entries<uint16_t, uint16_t>(args);
 }
 
 }  // namespace weft

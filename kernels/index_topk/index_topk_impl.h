@@ -5,8 +5,8 @@
 
 namespace weft {
 
-// Entries that the SIMD variants score together.
-inline constexpr int64_t kIndexPanel = 16;
+// Entries that the SIMD variants score together: two vectors of AVX-512, four of AVX2.
+inline constexpr int64_t kIndexPanel = 32;
 
 void index_scores_ref(const IndexScoresArgs& args);
 void index_scores_avx2(const IndexScoresArgs& args);
@@ -15,14 +15,11 @@ void index_scores_avx512(const IndexScoresArgs& args);
 // Where a call keeps what in its scratch; in floats, starts at multiples of 64 bytes.
 struct IndexScratch {
   int64_t q = 0;    // [num_heads, head_dim]      queries as fp32
-  int64_t keys;     // [panel, head_dim + 16]     keys of a panel as fp32
-  int64_t dots;     // [num_heads, panel]
+  int64_t keys;     // [head_dim, panel]          keys of a panel as fp32, transposed; the reference keeps one key here
   int64_t total;
 
   constexpr IndexScratch(int64_t num_heads, int64_t head_dim)
-      : keys((num_heads * head_dim + 15) / 16 * 16),
-        dots(keys + kIndexPanel * ((head_dim + 15) / 16 * 16 + 16)),
-        total(dots + num_heads * kIndexPanel) {}
+      : keys((num_heads * head_dim + 15) / 16 * 16), total(keys + kIndexPanel * head_dim) {}
 };
 
 }  // namespace weft

@@ -80,5 +80,33 @@ TEST(SelectTopk, EqualsSorting) {
   }
 }
 
+// Lists long enough for the sampled shortcut, with values that make its guess good, useless and wrong.
+TEST(SelectTopk, LongListsEqualSorting) {
+  constexpr int64_t n = 20000, period = n / 1024;
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  struct {
+    const char* what;
+    float (*score)(int64_t g, float noise);
+  } const kinds[] = {
+      {"normal", [](int64_t, float noise) { return noise; }},
+      {"all equal", [](int64_t, float) { return 1.0f; }},
+      {"few values", [](int64_t, float noise) { return std::round(noise); }},
+      {"ascending", [](int64_t g, float) { return static_cast<float>(g); }},
+      {"descending", [](int64_t g, float) { return -static_cast<float>(g); }},
+      {"sampled entries are high", [](int64_t g, float noise) { return g % period == 0 ? 100 + noise : noise; }},
+      {"mostly NaN", [](int64_t g, float noise) { return g % 70 == 3 ? noise : kNan; }},
+      {"mostly minus infinity", [](int64_t g, float noise) { return g % 70 == 3 ? noise : -kInf; }},
+      {"zeros of both signs", [](int64_t g, float noise) { return g % 9 == 0 ? noise : std::copysign(0.0f, noise); }},
+  };
+  for (const auto& kind : kinds) {
+    std::vector<float> scores;
+    for (int64_t g = 0; g < n; ++g) scores.push_back(kind.score(g, normal(random)));
+    for (const int64_t k : {1, 50, 512, 2048, 15000}) {
+      ASSERT_EQ(select(scores, k), by_sorting(scores, k)) << kind.what << ", k " << k;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace weft

@@ -149,7 +149,7 @@ inline void value_tile(const Block<Key>& block, int64_t d, const float* p, int64
   }
   for (int64_t n = 0; n < block.n; ++n) {
     Vector value[NV];
-    for (int j = 0; j < NV; ++j) value[j] = load(block.rows[n] + d + j * kLanes);
+    for (int j = 0; j < NV; ++j) value[j] = in_register(load(block.rows[n] + d + j * kLanes));
     for (int i = 0; i < NH; ++i) {
       const Vector probability = set1(p[n * head_pitch + i]);
       for (int j = 0; j < NV; ++j) sum[i][j] = fma(probability, value[j], sum[i][j]);

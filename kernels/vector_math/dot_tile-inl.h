@@ -45,7 +45,7 @@ inline void dot_tile(const A* const* a_rows, const B* const* b_rows, int64_t dim
   for (int i = 0; i < 16; ++i) acc[i] = _mm512_setzero_ps();
   for (int64_t k = 0; k < dim; k += 16) {
     __m512 a[NA];
-    for (int i = 0; i < NA; ++i) a[i] = load(a_rows[i] + k);
+    for (int i = 0; i < NA; ++i) a[i] = in_register(load(a_rows[i] + k));
     for (int j = 0; j < NB; ++j) {
       const __m512 b = load(b_rows[j] + k);
       for (int i = 0; i < NA; ++i) acc[4 * i + j] = _mm512_fmadd_ps(a[i], b, acc[4 * i + j]);
@@ -81,7 +81,7 @@ inline void dot_half_tile(const A* const* a_rows, const B* const* b_rows, int64_
   }
   for (int64_t k = first; k < dim; k += 16) {
     __m256 b[NB];
-    for (int j = 0; j < NB; ++j) b[j] = load(b_rows[j] + k);
+    for (int j = 0; j < NB; ++j) b[j] = in_register(load(b_rows[j] + k));
     for (int i = 0; i < NA; ++i) {
       const __m256 a = load(a_rows[i] + k);
       for (int j = 0; j < NB; ++j) sum[j][i] = _mm256_fmadd_ps(a, b[j], sum[j][i]);

@@ -54,6 +54,13 @@ constexpr int64_t kLanes = 16;
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), half);
 }
 
+// Makes a loaded value stay in its register: GCC else repeats the load as operand of each fma, and the loads, not the
+// multiply-adds, become the limit.
+[[maybe_unused]] inline Vector in_register(Vector v) {
+  asm("" : "+v"(v));
+  return v;
+}
+
 // The first `count` lanes only, 0 < count < kLanes; the others load as 0.
 [[maybe_unused]] inline Vector load_part(const float* p, int64_t count) {
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), p);
@@ -96,6 +103,11 @@ constexpr int64_t kLanes = 8;
   const __m256i half = _mm256_srli_epi32(round_bf16_bits(v), 16);
   const __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
+}
+
+[[maybe_unused]] inline Vector in_register(Vector v) {
+  asm("" : "+x"(v));
+  return v;
 }
 
 [[maybe_unused]] inline __m256i first_lanes(int64_t count) {
