@@ -5,7 +5,7 @@
 #       SIMD files are compiled once per ISA, with that ISA's flags and WEFT_ISA defined to its name
 #   weft_test(io_test SOURCES a_test.cc DEPS weft::io LABELS unit)
 
-set(WEFT_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wno-unused-parameter -Wno-missing-field-initializers)
+set(WEFT_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wno-unused-parameter)
 if(WEFT_WERROR)
   list(APPEND WEFT_WARNINGS -Werror)
 endif()

@@ -94,7 +94,7 @@ class Builder {
   }
 
   struct LinearOptions {
-    std::optional<DType> dtype;
+    std::optional<DType> dtype = std::nullopt;
     int64_t groups = 1, k_blocks = 1, heads = 0;
   };
 
