@@ -1,0 +1,317 @@
+#include "kernels/experts/experts.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/experts/experts_internal.h"
+
+// Rows are sorted by expert; experts are taken in ascending order, in batches of so many slots that the scratch stays
+// bounded. A thread owns columns of the inner activations, then columns of y, and walks all experts of the batch for
+// them: additions to an element of y happen in ascending expert id without any lock.
+namespace weft {
+namespace {
+
+constexpr int64_t kAlign = 64;
+constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kBatchSlots = 1024;   // or all rows, since one expert may get them all
+constexpr int64_t kWidestPanel = 32;
+constexpr int64_t kDotColumns = 128;    // columns of a task of dot products: long enough runs of memory
+constexpr int64_t kMostDotRows = 16;    // bound of LinearKernels::max_dot_rows
+constexpr int64_t kInlineWork = 32 << 10;  // multiply-adds that take less time than waking the other threads
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// Where everything lies in the scratch.
+struct Scratch {
+  int64_t batch_slots, panel, temporary;  // floats of the last two, of one thread
+  int64_t order, first, x, rows, a, a_rows, panels, temporaries, bytes;
+
+  Scratch(int64_t num_rows, int64_t hidden, int64_t inner, int64_t top_k, int64_t num_experts, int num_threads) {
+    const int64_t slots = num_rows * top_k;
+    const int64_t hidden_steps = pack_layout(hidden, 1).steps(), inner_steps = pack_layout(inner, 1).steps();
+    batch_slots = std::min(slots, std::max(num_rows, kBatchSlots));
+    panel = std::max(hidden_steps, inner_steps) * kWidestPanel;
+    temporary = std::max(num_rows * kWidestPanel, kMostDotRows * kDotColumns);
+    int64_t end = 0;
+    const auto take = [&](int64_t size) {
+      const int64_t begin = end;
+      end += aligned(size);
+      return begin;
+    };
+    order = take(slots * 4);
+    first = take((num_experts + 1) * 4);
+    x = take(num_rows * hidden * kFloat);
+    rows = take(batch_slots * hidden_steps * kFloat);
+    a = take(batch_slots * inner * kFloat);
+    a_rows = take(batch_slots * inner_steps * kFloat);
+    panels = take(num_threads * panel * kFloat);
+    temporaries = take(num_threads * temporary * kFloat);
+    bytes = end;
+  }
+};
+
+class Call {
+ public:
+  Call(const ExpertsKernels& kernels, const ExpertsArgs& args, ThreadPool& pool)
+      : kernels_(kernels),
+        linear_(*kernels.linear),
+        args_(args),
+        pool_(pool),
+        num_experts_(static_cast<int64_t>(args.w1.size())),
+        scratch_(args.num_rows, args.hidden, args.inner, args.top_k, num_experts_, pool.size()),
+        hidden_layout_(pack_layout(args.hidden, 1)),
+        inner_layout_(pack_layout(args.inner, 1)),
+        order_(at<int32_t>(scratch_.order)),
+        first_(at<int32_t>(scratch_.first)),
+        x_(at<float>(scratch_.x)),
+        rows_(at<float>(scratch_.rows)),
+        a_(at<float>(scratch_.a)),
+        a_rows_(at<float>(scratch_.a_rows)) {}
+
+  void run() {
+    WEFT_CHECK(linear_.max_dot_rows <= kMostDotRows);
+    std::fill(args_.y, args_.y + args_.num_rows * args_.hidden, 0.0f);
+    sort_slots();
+    convert_x();
+    for (int64_t begin = 0; begin < num_experts_;) {
+      const int64_t end = batch_end(begin);
+      if (first_[end] > first_[begin]) run_batch(begin, end);
+      begin = end;
+    }
+  }
+
+ private:
+  template <class T>
+  T* at(int64_t offset) const {
+    return reinterpret_cast<T*>(args_.scratch + offset);
+  }
+
+  int64_t rows_of(int64_t e) const { return first_[e + 1] - first_[e]; }
+  bool by_dot(int64_t e) const { return rows_of(e) <= linear_.max_dot_rows; }
+  int64_t token(int64_t i) const { return order_[i] / args_.top_k; }
+
+  // order: slots by expert, in ascending order within an expert; first[e]: where those of expert e begin.
+  void sort_slots() {
+    const int64_t slots = args_.num_rows * args_.top_k;
+    std::fill(first_, first_ + num_experts_ + 1, 0);
+    for (int64_t s = 0; s < slots; ++s) {
+      const int32_t e = args_.expert[s];
+      WEFT_CHECK(e < num_experts_, "expert {} of {}", e, num_experts_);
+      if (e >= 0) ++first_[e];
+    }
+    std::exclusive_scan(first_, first_ + num_experts_ + 1, first_, 0);
+    for (int64_t s = 0; s < slots; ++s) {
+      if (args_.expert[s] >= 0) order_[first_[args_.expert[s]]++] = static_cast<int32_t>(s);
+    }
+    std::copy_backward(first_, first_ + num_experts_, first_ + num_experts_ + 1);  // each had moved to the next one
+    first_[0] = 0;
+  }
+
+  void convert_x() {
+    const int64_t row_bytes = args_.hidden * dtype_bits(args_.x_dtype) / 8;
+    const int64_t grain = args_.num_rows * args_.hidden <= kInlineWork ? std::max<int64_t>(args_.num_rows, 1) : 1;
+    pool_.parallel_for(args_.num_rows, grain, [&](int64_t begin, int64_t end, int) {
+      for (int64_t t = begin; t < end; ++t) {
+        linear_.convert_row(static_cast<const std::byte*>(args_.x) + t * row_bytes, args_.x_dtype, args_.hidden,
+                            args_.act_quant, x_ + t * args_.hidden);
+      }
+    });
+  }
+
+  int64_t batch_end(int64_t begin) const {
+    int64_t end = begin + 1;
+    while (end < num_experts_ && first_[end + 1] - first_[begin] <= scratch_.batch_slots) ++end;
+    return end;
+  }
+
+  // Columns of a task: a multiple of the widest panel that gives every thread several tasks.
+  int64_t task_columns(int64_t columns, int64_t tasks_each) const {
+    constexpr int64_t kTasksPerThread = 8;
+    int64_t width = kDotColumns;
+    while (width > kWidestPanel && columns / width * tasks_each < kTasksPerThread * pool_.size()) width /= 2;
+    return width;
+  }
+
+  // parallel_for, or one call if the multiply-adds of it all are few.
+  void for_tasks(int64_t tasks, int64_t work, ThreadPool::Body body) {
+    pool_.parallel_for(tasks, work <= kInlineWork ? tasks : 1, body);
+  }
+
+  void run_batch(int64_t e0, int64_t e1) {
+    const int64_t slots = first_[e1] - first_[e0], work = slots * args_.hidden * args_.inner;
+    int64_t active = 0;
+    for (int64_t e = e0; e < e1; ++e) active += rows_of(e) > 0 ? 1 : 0;
+
+    for_tasks(e1 - e0, work / args_.inner, [&](int64_t begin, int64_t end, int worker) {
+      for (int64_t e = e0 + begin; e < e0 + end; ++e) gather_x(e, e0, worker);
+    });
+    const int64_t gate_columns = task_columns(args_.inner, active);
+    const int64_t gate_tasks = (args_.inner + gate_columns - 1) / gate_columns;
+    for_tasks((e1 - e0) * gate_tasks, 2 * work, [&](int64_t begin, int64_t end, int worker) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t n = task % gate_tasks * gate_columns;
+        gate_up(e0 + task / gate_tasks, e0, n, std::min(gate_columns, args_.inner - n), worker);
+      }
+    });
+    for_tasks(e1 - e0, work / args_.hidden, [&](int64_t begin, int64_t end, int worker) {
+      for (int64_t e = e0 + begin; e < e0 + end; ++e) prepare_a(e, e0, worker);
+    });
+    const int64_t down_columns = task_columns(args_.hidden, 1);
+    for_tasks((args_.hidden + down_columns - 1) / down_columns, work, [&](int64_t begin, int64_t end, int worker) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t n = task * down_columns;
+        for (int64_t e = e0; e < e1; ++e) down(e, e0, n, std::min(down_columns, args_.hidden - n), worker);
+      }
+    });
+  }
+
+  // Rows of x of an expert: packed tiles, or plain rows for dot products.
+  void gather_x(int64_t e, int64_t e0, int worker) {
+    const int64_t rows = rows_of(e), first = first_[e], steps = hidden_layout_.steps();
+    float* out = rows_ + (first - first_[e0]) * steps;
+    if (by_dot(e)) {
+      if (rows == 1) return;  // read where it is
+      for (int64_t r = 0; r < rows; ++r) {
+        std::copy_n(x_ + token(first + r) * args_.hidden, args_.hidden, out + r * args_.hidden);
+      }
+      return;
+    }
+    const RowTiles tiles = row_tiles(rows, linear_.tile_rows);
+    float* gathered = panel(worker);
+    for (int64_t i = 0; i < tiles.count; ++i) {
+      for (int64_t r = 0; r < tiles.size(i); ++r) {
+        std::copy_n(x_ + token(first + tiles.begin(i) + r) * args_.hidden, args_.hidden, gathered + r * args_.hidden);
+      }
+      linear_.pack_rows(gathered, args_.hidden, tiles.size(i), hidden_layout_, out + tiles.begin(i) * steps);
+    }
+  }
+
+  // The same for the inner activations, in place or packed.
+  void prepare_a(int64_t e, int64_t e0, int worker) {
+    const int64_t rows = rows_of(e), first = first_[e] - first_[e0], steps = inner_layout_.steps();
+    float* a = a_ + first * args_.inner;
+    if (args_.act_quant != ActQuant::kNone) {
+      for (int64_t r = 0; r < rows; ++r) {
+        linear_.convert_row(a + r * args_.inner, DType::kF32, args_.inner, args_.act_quant, a + r * args_.inner);
+      }
+    }
+    if (by_dot(e)) return;
+    const RowTiles tiles = row_tiles(rows, linear_.tile_rows);
+    for (int64_t i = 0; i < tiles.count; ++i) {
+      linear_.pack_rows(a + tiles.begin(i) * args_.inner, args_.inner, tiles.size(i), inner_layout_,
+                        a_rows_ + (first + tiles.begin(i)) * steps);
+    }
+  }
+
+  // out[r, 0..count) = columns [n, n + count) of rows * w for the rows of expert e.
+  void multiply(const WeightMatrix& w, int64_t n, int64_t count, const float* packed, int64_t rows,
+                const PackLayout& layout, int worker, const Output& out) {
+    linear_.pack_weights(w, n, count, panel_width(linear_, layout, count), layout, panel(worker));
+    const RowTiles tiles = row_tiles(rows, linear_.tile_rows);
+    for (int64_t i = 0; i < tiles.count; ++i) {
+      const Output tile_out{static_cast<float*>(out.y) + tiles.begin(i) * out.stride, DType::kF32, out.stride};
+      linear_.tile(packed + tiles.begin(i) * layout.steps(), tiles.size(i), panel(worker),
+                   panel_width(linear_, layout, count), count, layout, tile_out);
+    }
+  }
+
+  void gate_up(int64_t e, int64_t e0, int64_t n0, int64_t columns, int worker) {
+    const int64_t rows = rows_of(e), first = first_[e];
+    if (rows == 0) return;
+    const WeightMatrix &w1 = args_.w1[static_cast<size_t>(e)], &w3 = args_.w3[static_cast<size_t>(e)];
+    float* a = a_ + (first - first_[e0]) * args_.inner;
+    float* up = temporary(worker);
+    const auto combine = [&](int64_t n, int64_t count, int64_t up_stride) {
+      for (int64_t r = 0; r < rows; ++r) {
+        float* gate = a + r * args_.inner + n;
+        kernels_.gate({gate, up + r * up_stride, gate, count, args_.weight[order_[first + r]], args_.swiglu_limit,
+                       args_.x_dtype == DType::kBF16, args_.weight_before_w2});
+      }
+    };
+    if (by_dot(e)) {
+      const float* x = rows == 1 ? x_ + token(first) * args_.hidden
+                                 : rows_ + (first - first_[e0]) * hidden_layout_.steps();
+      linear_.dot(w1, n0, n0 + columns, x, args_.hidden, rows, 1, {a + n0, DType::kF32, args_.inner});
+      linear_.dot(w3, n0, n0 + columns, x, args_.hidden, rows, 1, {up, DType::kF32, columns});
+      combine(n0, columns, columns);
+      return;
+    }
+    const float* packed = rows_ + (first - first_[e0]) * hidden_layout_.steps();
+    const int64_t width = panel_width(linear_, hidden_layout_, columns);
+    for (int64_t n = n0; n < n0 + columns; n += width) {
+      const int64_t count = std::min(width, n0 + columns - n);
+      multiply(w1, n, count, packed, rows, hidden_layout_, worker, {a + n, DType::kF32, args_.inner});
+      multiply(w3, n, count, packed, rows, hidden_layout_, worker, {up, DType::kF32, width});
+      combine(n, count, width);
+    }
+  }
+
+  void down(int64_t e, int64_t e0, int64_t n0, int64_t columns, int worker) {
+    const int64_t rows = rows_of(e), first = first_[e];
+    if (rows == 0) return;
+    const WeightMatrix& w2 = args_.w2[static_cast<size_t>(e)];
+    float* o = temporary(worker);
+    const auto accumulate = [&](int64_t n, int64_t count, int64_t stride) {
+      for (int64_t r = 0; r < rows; ++r) {
+        kernels_.add({o + r * stride, args_.y + token(first + r) * args_.hidden + n, count,
+                      args_.weight[order_[first + r]], args_.x_dtype == DType::kBF16, !args_.weight_before_w2});
+      }
+    };
+    if (by_dot(e)) {
+      const float* a = a_ + (first - first_[e0]) * args_.inner;
+      linear_.dot(w2, n0, n0 + columns, a, args_.inner, rows, 1, {o, DType::kF32, columns});
+      accumulate(n0, columns, columns);
+      return;
+    }
+    const float* packed = a_rows_ + (first - first_[e0]) * inner_layout_.steps();
+    const int64_t width = panel_width(linear_, inner_layout_, columns);
+    for (int64_t n = n0; n < n0 + columns; n += width) {
+      const int64_t count = std::min(width, n0 + columns - n);
+      multiply(w2, n, count, packed, rows, inner_layout_, worker, {o, DType::kF32, width});
+      accumulate(n, count, width);
+    }
+  }
+
+  float* panel(int worker) const { return at<float>(scratch_.panels) + worker * scratch_.panel; }
+  float* temporary(int worker) const { return at<float>(scratch_.temporaries) + worker * scratch_.temporary; }
+
+  const ExpertsKernels& kernels_;
+  const LinearKernels& linear_;
+  const ExpertsArgs& args_;
+  ThreadPool& pool_;
+  int64_t num_experts_;
+  Scratch scratch_;
+  PackLayout hidden_layout_, inner_layout_;
+  int32_t *order_, *first_;
+  float *x_, *rows_, *a_, *a_rows_;
+};
+
+template <const ExpertsKernels& kKernels>
+void run(const ExpertsArgs& args, ThreadPool& pool) {
+  experts_with(kKernels, args, pool);
+}
+
+constexpr KernelVariant<ExpertsFn> kVariants[] = {
+    {"avx512_vbmi", Isa::kAvx512Vbmi, run<kExpertsKernels_avx512_vbmi>},
+    {"avx512", Isa::kAvx512, run<kExpertsKernels_avx512>},
+    {"avx2", Isa::kAvx2, run<kExpertsKernels_avx2>},
+    {"ref", Isa::kScalar, experts_ref},
+};
+
+}  // namespace
+
+void experts_with(const ExpertsKernels& kernels, const ExpertsArgs& args, ThreadPool& pool) {
+  if (args.num_rows == 0) return;
+  WEFT_CHECK(args.w1.size() == args.w2.size() && args.w1.size() == args.w3.size());
+  Call(kernels, args, pool).run();
+}
+
+int64_t experts_scratch_bytes(int64_t num_rows, int64_t hidden, int64_t inner, int64_t top_k, int64_t num_experts,
+                              DType weight_dtype, int num_threads) {
+  const int64_t reference = (2 * hidden + 2 * inner) * kFloat;
+  return std::max(reference, Scratch(num_rows, hidden, inner, top_k, num_experts, num_threads).bytes);
+}
+
+std::span<const KernelVariant<ExpertsFn>> experts_variants() { return kVariants; }
+
+}  // namespace weft

@@ -1,0 +1,247 @@
+#include "kernels/experts/experts.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/cpu.h"
+#include "base/numeric.h"
+#include "kernels/vector_math/vector_math.h"
+
+namespace weft {
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr uint32_t kSeed = 77;
+
+struct Case {
+  int64_t rows, hidden = 64, inner = 48, experts = 5, top_k = 2;
+  DType weight = DType::kF4E2M1, x_dtype = DType::kF32;
+  float limit = 0;
+  bool weight_before_w2 = true;
+  ActQuant act_quant = ActQuant::kNone;
+  int crowded = 0;  // of 8 rows so many choose expert 1 first
+  bool unused_slots = false;
+  int threads = 1;
+
+  std::string name() const {
+    return fmt::format("rows {} hidden {} inner {} experts {} top_k {} {} x {} limit {} before {} act_quant {} crowded {} seed {}",
+                       rows, hidden, inner, experts, top_k, dtype_name(weight), dtype_name(x_dtype), limit,
+                       weight_before_w2, static_cast<int>(act_quant), crowded, kSeed);
+  }
+};
+
+struct Problem {
+  Case c;
+  std::vector<std::byte> x, weights, scales;
+  std::vector<int32_t> expert;
+  std::vector<float> weight;
+  std::vector<WeightMatrix> w1, w3, w2;
+
+  explicit Problem(const Case& in) : c(in) {
+    std::mt19937 random(kSeed);
+    std::normal_distribution<float> normal;
+    x.resize(static_cast<size_t>(c.rows * c.hidden * dtype_bits(c.x_dtype) / 8));
+    for (int64_t i = 0; i < c.rows * c.hidden; ++i) {
+      const float value = normal(random);
+      const bf16 rounded = to_bf16(value);
+      if (c.x_dtype == DType::kF32) std::memcpy(x.data() + i * 4, &value, 4);
+      if (c.x_dtype == DType::kBF16) std::memcpy(x.data() + i * 2, &rounded, 2);
+    }
+    choose_experts(random);
+    const int64_t elements = c.hidden * c.inner, bytes = elements * dtype_bits(c.weight) / 8;
+    weights.resize(static_cast<size_t>(3 * c.experts * bytes));
+    scales.resize(static_cast<size_t>(3 * c.experts * elements));
+    for (int64_t i = 0; i < 3 * c.experts * bytes; ++i) {
+      auto code = static_cast<uint8_t>(random());
+      if (c.weight == DType::kF8E4M3 && (code & 0x7f) == 0x7f) code ^= 1;
+      if (c.weight == DType::kBF16 && i % 2 == 1) code = static_cast<uint8_t>((code & 0x80) | 0x3d);
+      weights[static_cast<size_t>(i)] = static_cast<std::byte>(code);
+    }
+    for (auto& s : scales) s = static_cast<std::byte>(120 + random() % 5);
+    for (int64_t e = 0; e < c.experts; ++e) {
+      w1.push_back(matrix(3 * e, c.inner, c.hidden));
+      w3.push_back(matrix(3 * e + 1, c.inner, c.hidden));
+      w2.push_back(matrix(3 * e + 2, c.hidden, c.inner));
+    }
+  }
+
+  void choose_experts(std::mt19937& random) {
+    for (int64_t t = 0; t < c.rows; ++t) {
+      std::vector<int32_t> all(static_cast<size_t>(c.experts));
+      for (size_t e = 0; e < all.size(); ++e) all[e] = static_cast<int32_t>(e);
+      std::shuffle(all.begin(), all.end(), random);
+      if (t % 8 < c.crowded) std::swap(all[0], *std::find(all.begin(), all.end(), 1));
+      const int64_t used = c.unused_slots ? static_cast<int64_t>(random() % static_cast<uint32_t>(c.top_k + 1)) : c.top_k;
+      std::sort(all.begin(), all.begin() + used);
+      for (int64_t j = 0; j < c.top_k; ++j) {
+        expert.push_back(j < used ? all[static_cast<size_t>(j)] : -1);
+        weight.push_back(j < used ? 0.1f + static_cast<float>(random() % 100) * 0.01f : kNan);
+      }
+    }
+  }
+
+  WeightMatrix matrix(int64_t i, int64_t rows, int64_t cols) const {
+    const int64_t elements = c.hidden * c.inner;
+    WeightMatrix w{c.weight, weights.data() + i * elements * dtype_bits(c.weight) / 8, rows, cols};
+    if (c.weight == DType::kBF16) return w;
+    w.scale = scales.data() + i * elements;
+    w.block_rows = c.weight == DType::kF4E2M1 ? 1 : 128;
+    w.block_cols = c.weight == DType::kF4E2M1 ? 32 : 128;
+    return w;
+  }
+
+  std::vector<float> run(ExpertsFn* function, int64_t first_row, int64_t rows) const {
+    const int64_t size =
+        experts_scratch_bytes(rows, c.hidden, c.inner, c.top_k, c.experts, c.weight, c.threads);
+    std::vector<std::byte> storage(static_cast<size_t>(size + 64), std::byte{0xff});
+    auto address = reinterpret_cast<uintptr_t>(storage.data());
+    std::vector<float> y(static_cast<size_t>(rows * c.hidden), kNan);
+    ExpertsArgs args;
+    args.x = x.data() + first_row * c.hidden * dtype_bits(c.x_dtype) / 8;
+    args.x_dtype = c.x_dtype;
+    args.num_rows = rows;
+    args.hidden = c.hidden;
+    args.inner = c.inner;
+    args.top_k = c.top_k;
+    args.expert = expert.data() + first_row * c.top_k;
+    args.weight = weight.data() + first_row * c.top_k;
+    args.w1 = w1;
+    args.w3 = w3;
+    args.w2 = w2;
+    args.swiglu_limit = c.limit;
+    args.weight_before_w2 = c.weight_before_w2;
+    args.act_quant = c.act_quant;
+    args.y = y.data();
+    args.scratch = storage.data() + (64 - address % 64) % 64;
+    ThreadPool pool(c.threads);
+    function(args, pool);
+    return y;
+  }
+};
+
+bool same(float a, float b) {
+  return (std::isnan(a) && std::isnan(b)) || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+}
+
+void expect_equal(const std::vector<float>& want, const std::vector<float>& got, const std::string& what) {
+  ASSERT_EQ(want.size(), got.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_TRUE(same(want[i], got[i])) << what << " element " << i << ": expected " << want[i] << " got " << got[i];
+  }
+}
+
+void expect_all_variants_equal(const Case& c) {
+  const Problem problem(c);
+  const auto variants = experts_variants();
+  const std::vector<float> want = problem.run(variants.back().run, 0, c.rows);
+  for (const auto& variant : variants.first(variants.size() - 1)) {
+    if (variant.isa > max_isa() || variant.isa == Isa::kAvx512Bf16) continue;
+    expect_equal(want, problem.run(variant.run, 0, c.rows), fmt::format("{}: {}", variant.name, c.name()));
+  }
+}
+
+TEST(experts, rows) {
+  for (int64_t rows : {0, 1, 2, 3, 8, 20, 60}) expect_all_variants_equal({.rows = rows});
+}
+
+TEST(experts, weights_and_profiles) {
+  for (DType weight : {DType::kF4E2M1, DType::kF8E4M3, DType::kBF16}) {
+    for (DType x_dtype : {DType::kF32, DType::kBF16}) {
+      for (bool before : {false, true}) {
+        for (int64_t rows : {1, 30}) {
+          expect_all_variants_equal({.rows = rows,
+                                     .weight = weight,
+                                     .x_dtype = x_dtype,
+                                     .limit = before ? 1.5f : 0.0f,
+                                     .weight_before_w2 = before,
+                                     .act_quant = x_dtype == DType::kBF16 ? ActQuant::kFp8Block128 : ActQuant::kNone});
+        }
+      }
+    }
+  }
+}
+
+// One expert gets nearly every row, others few or none.
+TEST(experts, uneven_load) {
+  for (int crowded : {4, 8}) {
+    expect_all_variants_equal({.rows = 50, .experts = 20, .top_k = 3, .crowded = crowded, .threads = 2});
+  }
+}
+
+TEST(experts, unused_slots) {
+  expect_all_variants_equal({.rows = 40, .top_k = 4, .x_dtype = DType::kBF16, .unused_slots = true});
+}
+
+// More slots than one batch holds.
+TEST(experts, several_batches) {
+  expect_all_variants_equal({.rows = 400, .hidden = 32, .inner = 32, .experts = 7, .top_k = 6, .threads = 2});
+}
+
+TEST(experts, odd_widths) {
+  expect_all_variants_equal({.rows = 25, .hidden = 100, .inner = 36, .weight = DType::kBF16});
+  expect_all_variants_equal({.rows = 25, .hidden = 160, .inner = 136, .threads = 2});
+}
+
+TEST(experts, rows_are_independent) {
+  const Problem problem({.rows = 60, .x_dtype = DType::kBF16, .act_quant = ActQuant::kFp8Block128});
+  for (const auto& variant : experts_variants()) {
+    if (variant.isa > max_isa()) continue;
+    const std::vector<float> whole = problem.run(variant.run, 0, 60);
+    for (int64_t rows : {1, 2, 11, 33}) {
+      for (int64_t first : {int64_t{0}, int64_t{5}, 60 - rows}) {
+        const auto begin = whole.begin() + first * problem.c.hidden;
+        expect_equal({begin, begin + rows * problem.c.hidden}, problem.run(variant.run, first, rows),
+                     fmt::format("{} rows {}+{}", variant.name, first, rows));
+      }
+    }
+  }
+}
+
+// The definition, composed of the reference of the linear layer and of silu.
+TEST(experts, composition_of_linear_layers) {
+  const Problem p({.rows = 6, .limit = 2, .weight_before_w2 = false});
+  const Case& c = p.c;
+  ThreadPool pool(1);
+  LinearFn* linear = linear_variants().back().run;
+  const auto multiply = [&](const WeightMatrix& w, const float* x) {
+    std::vector<float> y(static_cast<size_t>(w.rows)), scratch(static_cast<size_t>(
+        linear_scratch_bytes(1, w.cols, w.rows, 1, w.dtype, 1) / 4));
+    LinearArgs args;
+    args.x = x;
+    args.x_stride = w.cols;
+    args.num_rows = 1;
+    args.w = w;
+    args.y = y.data();
+    args.y_stride = w.rows;
+    args.scratch = reinterpret_cast<std::byte*>(scratch.data());
+    linear(args, pool);
+    return y;
+  };
+  std::vector<float> want(static_cast<size_t>(c.rows * c.hidden), 0.0f);
+  for (int64_t t = 0; t < c.rows; ++t) {
+    const float* x = reinterpret_cast<const float*>(p.x.data()) + t * c.hidden;
+    for (int64_t j = 0; j < c.top_k; ++j) {
+      const auto e = static_cast<size_t>(p.expert[static_cast<size_t>(t * c.top_k + j)]);
+      std::vector<float> a = multiply(p.w1[e], x);
+      const std::vector<float> u = multiply(p.w3[e], x);
+      for (size_t i = 0; i < a.size(); ++i) a[i] = silu_f32(std::min(a[i], 2.0f)) * std::clamp(u[i], -2.0f, 2.0f);
+      const std::vector<float> o = multiply(p.w2[e], a.data());
+      for (size_t i = 0; i < o.size(); ++i) {
+        want[static_cast<size_t>(t * c.hidden) + i] += p.weight[static_cast<size_t>(t * c.top_k + j)] * o[i];
+      }
+    }
+  }
+  for (const auto& variant : experts_variants()) {
+    if (variant.isa <= max_isa()) expect_equal(want, p.run(variant.run, 0, c.rows), std::string(variant.name));
+  }
+}
+
+}  // namespace
+}  // namespace weft
