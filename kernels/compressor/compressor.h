@@ -4,12 +4,12 @@
 //
 //   p[n, c] = softmax over n of s[n][c];  u[c] = sum_n p[n, c] * k[n][c]        c < width
 //
-//   k, s   num_slots row pointers to F32 rows, each at least `width` long from where it points; a null pointer (in both)
-//          is a masked slot, which is skipped
+//   k, s   num_slots row pointers to F32 rows, each at least `width` long from where it points; a null pointer (in
+//          both) is a masked slot, which is skipped
 //   u      [width] F32
 //
-// Per channel: max over the slots, exp(s - max) by kernels/vector_math, sums over slots in ascending order (the numerator
-// by fma), one division. At least one slot is not masked. Channels do not depend on each other.
+// Per channel: max over the slots, exp(s - max) by kernels/vector_math, sums over slots in ascending order (the
+// numerator by fma), one division. At least one slot is not masked. Channels do not depend on each other.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 namespace weft {
 
 struct CompressorPoolArgs {
-  std::span<const float* const> k, s;
+  std::span<const float*const> k, s;
   int64_t width = 0;
   float* u = nullptr;
 };

@@ -27,8 +27,12 @@ inline __m512i every_fourth_row(const Key* const* rows, int i, int64_t offset) {
   v = _mm512_inserti32x4(v, part(i + 8), 2);
   return _mm512_inserti32x4(v, part(i + 12), 3);
 }
-inline Vector low_words(__m512i words, __m512i other) { return _mm512_castsi512_ps(_mm512_unpacklo_epi32(words, other)); }
-inline Vector high_words(__m512i words, __m512i other) { return _mm512_castsi512_ps(_mm512_unpackhi_epi32(words, other)); }
+inline Vector low_words(__m512i words, __m512i other) {
+  return _mm512_castsi512_ps(_mm512_unpacklo_epi32(words, other));
+}
+inline Vector high_words(__m512i words, __m512i other) {
+  return _mm512_castsi512_ps(_mm512_unpackhi_epi32(words, other));
+}
 inline Vector low_pairs(Vector a, Vector b) {
   return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
 }
@@ -48,8 +52,12 @@ inline __m256i every_fourth_row(const Key* const* rows, int i, int64_t offset) {
   const auto part = [&](int row) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + offset)); };
   return _mm256_inserti128_si256(_mm256_castsi128_si256(part(i)), part(i + 4), 1);
 }
-inline Vector low_words(__m256i words, __m256i other) { return _mm256_castsi256_ps(_mm256_unpacklo_epi32(words, other)); }
-inline Vector high_words(__m256i words, __m256i other) { return _mm256_castsi256_ps(_mm256_unpackhi_epi32(words, other)); }
+inline Vector low_words(__m256i words, __m256i other) {
+  return _mm256_castsi256_ps(_mm256_unpacklo_epi32(words, other));
+}
+inline Vector high_words(__m256i words, __m256i other) {
+  return _mm256_castsi256_ps(_mm256_unpackhi_epi32(words, other));
+}
 inline Vector low_pairs(Vector a, Vector b) {
   return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
 }
@@ -121,9 +129,10 @@ inline void sum_quarter(const float* q, const float* packed, int64_t head_dim, i
 
 // Adds the terms of NH heads to the scores of a strip of entries.
 template <int NH>
-inline void add_heads(const float* q, const float* w, const float* packed, int64_t head_dim, Vector (&score)[kVectors]) {
+inline void add_heads(const float* q, const float* w, const float* packed, int64_t head_dim,
+                      Vector (&score)[kVectors]) {
   Vector even[NH][kVectors], odd[NH][kVectors], quarter[NH][kVectors];
-  const auto add_quarter = [&](Vector (&half)[NH][kVectors]) {
+  const auto add_quarter = [&](Vector(&half)[NH][kVectors]) {
     for (int h = 0; h < NH; ++h) {
       for (int v = 0; v < kVectors; ++v) half[h][v] = add(half[h][v], quarter[h][v]);
     }

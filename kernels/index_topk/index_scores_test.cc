@@ -107,8 +107,8 @@ TEST(IndexScores, ReferenceFollowsTheFormula) {
 }
 
 TEST(IndexScores, VariantsGiveTheSameBits) {
-  const Case cases[] = {{1, 16, 1, 4},   {2, 32, 15, 4},   {4, 64, 16, 16},  {5, 128, 17, 5}, {7, 96, 70, 32},
-                        {64, 128, 45, 8}, {16, 128, 33, 64}, {3, 20, 19, 8}, {8, 128, 130, 128}};
+  const Case cases[] = {{1, 16, 1, 4},    {2, 32, 15, 4},    {4, 64, 16, 16}, {5, 128, 17, 5},   {7, 96, 70, 32},
+                        {64, 128, 45, 8}, {16, 128, 33, 64}, {3, 20, 19, 8},  {8, 128, 130, 128}};
   uint32_t seed = 40;
   for (const Case& c : cases) {
     for (const DType iq : {DType::kF32, DType::kBF16}) {
@@ -140,8 +140,8 @@ TEST(IndexScores, AnyRangeOfEntries) {
         const std::vector<float> part = p.run(variant.run, begin, end);
         for (int64_t g = 0; g < c.num_entries; ++g) {
           if (g < begin || g >= end) {
-            ASSERT_TRUE(std::isnan(part[g])) << variant.name << " wrote entry " << g << " outside [" << begin << ", "
-                                             << end << ")";
+            ASSERT_TRUE(std::isnan(part[g]))
+                << variant.name << " wrote entry " << g << " outside [" << begin << ", " << end << ")";
           } else {
             ASSERT_EQ(std::bit_cast<int>(part[g]), std::bit_cast<int>(whole[g])) << variant.name << " entry " << g;
           }

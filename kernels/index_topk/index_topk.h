@@ -10,8 +10,8 @@
 //   pages  entry g is row g % page_entries of pages[g / page_entries], rows [head_dim] of key_dtype (F32 or BF16)
 //   scores [num_visible]          F32 scratch of the caller
 //
-// Dot products: 16-lane sums of kernels/linear; the sum over heads: h ascending, one fma each, from 0; all in fp32. relu
-// keeps NaN. For the order -0.0 and +0.0 are equal and NaN sorts last.
+// Dot products: 16-lane sums of kernels/linear; the sum over heads: h ascending, one fma each, from 0; all in fp32.
+// relu keeps NaN. For the order -0.0 and +0.0 are equal and NaN sorts last.
 // index_scores fills scores[begin, end) (threads split the entries); select_topk picks.
 #pragma once
 
@@ -32,8 +32,8 @@ struct IndexScoresArgs {
   DType key_dtype = DType::kF32;
   int64_t page_entries = 0;
   int64_t begin = 0, end = 0;
-  float* scores = nullptr;              // indexed by g
-  std::byte* scratch = nullptr;         // index_scores_scratch_bytes(...), 64-byte aligned, one per thread
+  float* scores = nullptr;       // indexed by g
+  std::byte* scratch = nullptr;  // index_scores_scratch_bytes(...), 64-byte aligned, one per thread
 };
 
 int64_t index_scores_scratch_bytes(int64_t num_heads, int64_t head_dim);

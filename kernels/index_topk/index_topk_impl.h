@@ -14,8 +14,8 @@ void index_scores_avx512(const IndexScoresArgs& args);
 
 // Where a call keeps what in its scratch; in floats, starts at multiples of 64 bytes.
 struct IndexScratch {
-  int64_t q = 0;    // [num_heads, head_dim]      queries as fp32
-  int64_t keys;     // [head_dim, panel]          keys of a panel as fp32, transposed; the reference keeps one key here
+  int64_t q = 0;  // [num_heads, head_dim]      queries as fp32
+  int64_t keys;   // [head_dim, panel]          keys of a panel as fp32, transposed; the reference keeps one key here
   int64_t total;
 
   constexpr IndexScratch(int64_t num_heads, int64_t head_dim)

@@ -101,7 +101,8 @@ void select_topk(std::span<const float> scores, std::span<int32_t> picks, std::s
 
   // Writes those of `count` entries, ascending, that the cut leaves.
   const auto pick = [&](int64_t count, auto entry_of, std::span<int32_t> work) {
-    Cut cut = find_cut(count, k, [&](int64_t i) { return scores[entry_of(i)]; }, work);
+    Cut cut = find_cut(
+        count, k, [&](int64_t i) { return scores[entry_of(i)]; }, work);
     for (int64_t i = 0, picked = 0; i < count && picked < k; ++i) {
       const int32_t g = entry_of(i);
       const uint32_t order = order_of(scores[g]);
@@ -123,10 +124,12 @@ void select_topk(std::span<const float> scores, std::span<int32_t> picks, std::s
       count += scores[g] >= floor;
     }
     if (count >= k && count <= n / 2) {
-      return pick(count, [&](int64_t i) { return scratch[i]; }, scratch.subspan(count));
+      return pick(
+          count, [&](int64_t i) { return scratch[i]; }, scratch.subspan(count));
     }
   }
-  pick(n, [](int64_t i) { return static_cast<int32_t>(i); }, scratch);
+  pick(
+      n, [](int64_t i) { return static_cast<int32_t>(i); }, scratch);
 }
 
 }  // namespace weft

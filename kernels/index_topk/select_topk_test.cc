@@ -70,8 +70,8 @@ TEST(SelectTopk, EqualsSorting) {
     std::vector<float> scores(1 + random() % 3000);
     for (float& score : scores) {
       score = normal(random);
-      if (seed % 3 == 1) score = std::round(score * 4);          // many ties
-      if (seed % 3 == 2) score = 1.0f + score * 1e-6f;            // only the last digits differ
+      if (seed % 3 == 1) score = std::round(score * 4);  // many ties
+      if (seed % 3 == 2) score = 1.0f + score * 1e-6f;   // only the last digits differ
       if (random() % 50 == 0) score = random() % 2 != 0 ? kNan : -kInf;
     }
     for (const int64_t k : {int64_t{1}, int64_t{17}, int64_t{512}, static_cast<int64_t>(scores.size()) - 1}) {

@@ -1,5 +1,5 @@
-// Sparse attention, index scores, select_topk and compressor pooling on one thread, each as a ratio of the FMA peak of the
-// thread that is measured beside it. Output: one JSON line per result.
+// Sparse attention, index scores, select_topk and compressor pooling on one thread, each as a ratio of the FMA peak
+// that the thread reaches in between. Output: one JSON line per result.
 #include <fmt/format.h>
 #include <time.h>
 
@@ -33,9 +33,9 @@ double seconds_of(const std::function<void()>& body) {
 }
 
 struct Timing {
-  double seconds;      // median of one call
-  double spread;       // (third - first quartile) / median
-  double peak;         // FMA/s measured between the calls, median
+  double seconds;  // median of one call
+  double spread;   // (third - first quartile) / median
+  double peak;     // FMA/s measured between the calls, median
 };
 
 // Calls and peak measurements take turns, so that both see the same clock and the same neighbours.
@@ -47,7 +47,8 @@ Timing measure(Isa isa, const std::function<void()>& body) {
   for (int round = 0; round < 25; ++round) {
     times.push_back(seconds_of([&] {
                       for (int i = 0; i < repeats; ++i) body();
-                    }) / repeats);
+                    }) /
+                    repeats);
     double fma = 0;
     const double seconds = seconds_of([&] { fma = run_fma_chains(isa); });
     peaks.push_back(fma / seconds);
@@ -59,11 +60,11 @@ Timing measure(Isa isa, const std::function<void()>& body) {
 }
 
 void report(std::string_view kernel, std::string_view variant, const std::string& shape, double fma, const Timing& t) {
-  fmt::print("{{\"kernel\": \"{}\", \"isa\": \"{}\", \"shape\": \"{}\", \"us\": {:.2f}, \"spread\": {:.3f}", kernel, variant,
-             shape, t.seconds * 1e6, t.spread);
+  fmt::print("{{\"kernel\": \"{}\", \"isa\": \"{}\", \"shape\": \"{}\", \"us\": {:.2f}, \"spread\": {:.3f}", kernel,
+             variant, shape, t.seconds * 1e6, t.spread);
   if (fma > 0) {
-    fmt::print(", \"gflops\": {:.1f}, \"peak_gflops\": {:.1f}, \"ratio\": {:.3f}", 2e-9 * fma / t.seconds, 2e-9 * t.peak,
-               fma / t.seconds / t.peak);
+    fmt::print(", \"gflops\": {:.1f}, \"peak_gflops\": {:.1f}, \"ratio\": {:.3f}", 2e-9 * fma / t.seconds,
+               2e-9 * t.peak, fma / t.seconds / t.peak);
   }
   fmt::print("}}\n");
 }
@@ -98,7 +99,7 @@ struct AttentionCase {
 
 void bench_attention(Isa limit) {
   const DType f32 = DType::kF32, half = DType::kBF16;
-  const AttentionCase cases[] = {{64, 512, 640, half, half}, {64, 512, 640, f32, half}, {64, 512, 640, f32, f32},
+  const AttentionCase cases[] = {{64, 512, 640, half, half},  {64, 512, 640, f32, half}, {64, 512, 640, f32, f32},
                                  {128, 512, 640, half, half}, {8, 512, 640, half, half}, {4, 128, 80, f32, f32},
                                  {4, 128, 80, half, half},    {4, 32, 80, f32, f32}};
   for (const AttentionCase& c : cases) {
@@ -108,14 +109,16 @@ void bench_attention(Isa limit) {
     for (int64_t n = 0; n < c.num_keys; ++n) rows.push_back(keys.at(n * 7919 % c.num_keys * c.head_dim));
     const std::vector<float> sink(c.num_heads, 0.0f);
     const Buffer scratch = scratch_of(sparse_attention_scratch_bytes(c.num_heads, c.head_dim));
-    const SparseAttentionArgs args{q.at(0), out.at(0), c.dtype, c.kv_dtype, c.num_heads, c.head_dim, rows, sink.data(),
-                                   1 / std::sqrt(static_cast<float>(c.head_dim)), scratch.data()};
+    const SparseAttentionArgs args{q.at(0),       out.at(0),   c.dtype,
+                                   c.kv_dtype,    c.num_heads, c.head_dim,
+                                   rows,          sink.data(), 1 / std::sqrt(static_cast<float>(c.head_dim)),
+                                   scratch.data()};
     for (const auto& variant : sparse_attention_variants()) {
       if (variant.isa > limit || variant.isa == Isa::kScalar) continue;
       const Timing t = measure(variant.isa, [&] { variant.run(args); });
       report("sparse_attention", variant.name,
-             fmt::format("{} heads x {}, {} keys, {}, keys {}", c.num_heads, c.head_dim, c.num_keys, dtype_name(c.dtype),
-                         dtype_name(c.kv_dtype)),
+             fmt::format("{} heads x {}, {} keys, {}, keys {}", c.num_heads, c.head_dim, c.num_keys,
+                         dtype_name(c.dtype), dtype_name(c.kv_dtype)),
              2.0 * static_cast<double>(c.num_heads * c.head_dim * c.num_keys), t);
     }
   }
@@ -126,7 +129,9 @@ void bench_index(Isa limit) {
     int64_t num_heads, head_dim, num_entries;
     DType dtype;
   };
-  const Case cases[] = {{64, 128, 32768, DType::kBF16}, {64, 128, 32768, DType::kF32}, {64, 128, 2048, DType::kBF16},
+  const Case cases[] = {{64, 128, 32768, DType::kBF16},
+                        {64, 128, 32768, DType::kF32},
+                        {64, 128, 2048, DType::kBF16},
                         {4, 32, 64, DType::kF32}};
   for (const Case& c : cases) {
     Values iq(c.dtype, c.num_heads * c.head_dim), keys(c.dtype, c.num_entries * c.head_dim);
@@ -134,8 +139,8 @@ void bench_index(Isa limit) {
     std::vector<float> scores(c.num_entries);
     const void* page = keys.at(0);
     const Buffer scratch = scratch_of(index_scores_scratch_bytes(c.num_heads, c.head_dim));
-    const IndexScoresArgs args{iq.at(0), c.dtype, w.data(),      c.num_heads, c.head_dim,    {&page, 1},
-                               c.dtype,  c.num_entries, 0, c.num_entries, scores.data(), scratch.data()};
+    const IndexScoresArgs args{iq.at(0), c.dtype,       w.data(), c.num_heads,   c.head_dim,    {&page, 1},
+                               c.dtype,  c.num_entries, 0,        c.num_entries, scores.data(), scratch.data()};
     for (const auto& variant : index_scores_variants()) {
       if (variant.isa > limit || variant.isa == Isa::kScalar) continue;
       const Timing t = measure(variant.isa, [&] { variant.run(args); });

@@ -5,7 +5,8 @@
 
 namespace weft {
 
-// Runs independent chains for about a third of a millisecond; returns how many multiply-adds that were. isa: kAvx2 or above.
+// Runs independent chains for about a third of a millisecond; returns how many multiply-adds that were.
+// isa: kAvx2 or above.
 double run_fma_chains(Isa isa);
 
 }  // namespace weft

@@ -10,13 +10,13 @@
 //   sink  [num_heads] F32, or null (then no sink term)
 //   out   [num_heads, head_dim]   A; must not alias q
 //
-// Order: columns in list order, in blocks of 64 (fixed: block = column / 64) with an online softmax over the blocks. The
-// running maximum after block b is m_b; probabilities of block b are exp(z - m_b); accumulators and denominator are
+// Order: columns in list order, in blocks of 64 (fixed: block = column / 64) with an online softmax over the blocks.
+// The running maximum after block b is m_b; probabilities of block b are exp(z - m_b); accumulators and denominator are
 // multiplied by exp(m_{b-1} - m_b) before the block is added, also when that factor is 1. An empty column is skipped; a
 // block of empty columns changes nothing. P rounds to bf16 when A is BF16 and is the identity for F32; the denominator
 // adds the unrounded values, columns ascending.
-// Scores: 16-lane sums of kernels/linear over head_dim, times scale. Values: out[h,d] starts at 0, one fma per column in
-// ascending order. At the end den += exp(sink - M), then out / den. exp by kernels/vector_math.
+// Scores: 16-lane sums of kernels/linear over head_dim, times scale. Values: out[h,d] starts at 0, one fma per column
+// in ascending order. At the end den += exp(sink - M), then out / den. exp by kernels/vector_math.
 // A row without keys gives zeros. The bits depend neither on the number of heads nor on other rows.
 // Source: deepseek_v4.md 2.5.7.
 #pragma once
@@ -32,13 +32,13 @@ namespace weft {
 struct SparseAttentionArgs {
   const void* q = nullptr;
   void* out = nullptr;
-  DType dtype = DType::kF32;            // of q and out
-  DType kv_dtype = DType::kF32;         // kF32 or kBF16
+  DType dtype = DType::kF32;     // of q and out
+  DType kv_dtype = DType::kF32;  // kF32 or kBF16
   int64_t num_heads = 0, head_dim = 0;
   std::span<const void* const> keys;
-  const float* sink = nullptr;          // [num_heads]
+  const float* sink = nullptr;  // [num_heads]
   float scale = 1;
-  std::byte* scratch = nullptr;         // sparse_attention_scratch_bytes(...), 64-byte aligned, one per thread
+  std::byte* scratch = nullptr;  // sparse_attention_scratch_bytes(...), 64-byte aligned, one per thread
 };
 
 int64_t sparse_attention_scratch_bytes(int64_t num_heads, int64_t head_dim);

@@ -14,18 +14,20 @@ void sparse_attention_avx512(const SparseAttentionArgs& args);
 
 // Where a call keeps what in its scratch; sizes in floats, starts at multiples of 64 bytes.
 struct AttentionScratch {
-  int64_t head_pitch;    // heads of one column of scores
-  int64_t row_pitch;     // floats of one converted key row
-  int64_t q = 0;         // [num_heads, head_dim]   queries as fp32
-  int64_t acc;           // [num_heads, head_dim]   numerators
-  int64_t keys;          // [block, row_pitch]      keys of a block as fp32
-  int64_t scores;        // [block, head_pitch]     scores, then probabilities
+  int64_t head_pitch;        // heads of one column of scores
+  int64_t row_pitch;         // floats of one converted key row
+  int64_t q = 0;             // [num_heads, head_dim]   queries as fp32
+  int64_t acc;               // [num_heads, head_dim]   numerators
+  int64_t keys;              // [block, row_pitch]      keys of a block as fp32
+  int64_t scores;            // [block, head_pitch]     scores, then probabilities
   int64_t max, den, factor;  // [max(head_pitch, 16)] each
   int64_t total;
 
   constexpr AttentionScratch(int64_t num_heads, int64_t head_dim)
       // Few heads: several columns share a vector. Else whole vectors of 16 heads.
-      : head_pitch(num_heads <= 4 ? 4 : num_heads <= 8 ? 8 : (num_heads + 15) / 16 * 16),
+      : head_pitch(num_heads <= 4   ? 4
+                   : num_heads <= 8 ? 8
+                                    : (num_heads + 15) / 16 * 16),
         // A head dim is often a power of two: one more cache line spreads the rows over the sets of the cache.
         row_pitch((head_dim + 15) / 16 * 16 + 16) {
     const int64_t per_head = (head_pitch + 15) / 16 * 16;

@@ -11,7 +11,7 @@ constexpr float kMinusInfinity = -__builtin_inff();
 #ifdef __AVX512F__
 constexpr int kValueHeads = 4, kValueVectors = 4;  // 16 sums, 4 vectors of values and one probability
 #else
-constexpr int kValueHeads = 6, kValueVectors = 2;  // 12 sums, 2 vectors of values and one probability: 15 of 16 registers
+constexpr int kValueHeads = 6, kValueVectors = 2;  // 12 sums, 2 vectors of values and one probability
 #endif
 
 // Heads whose queries stay in the first-level cache while the keys of a block pass by (8 x 512 floats are half of it).
@@ -22,6 +22,17 @@ struct Block {
   const Key* rows[kAttentionBlock];
   int64_t n = 0;
 };
+
+template <class Key>
+Block<Key> columns_of_block(std::span<const void* const> keys, int64_t begin) {
+  Block<Key> block;
+  const int64_t num_columns = static_cast<int64_t>(keys.size());
+  const int64_t end = begin + kAttentionBlock < num_columns ? begin + kAttentionBlock : num_columns;
+  for (int64_t column = begin; column < end; ++column) {
+    if (keys[column] != nullptr) block.rows[block.n++] = static_cast<const Key*>(keys[column]);
+  }
+  return block;
+}
 
 // scores[n][h] = <q_h, key_n>
 template <class Query, class Key>
@@ -162,8 +173,8 @@ inline void value_tile(const Block<Key>& block, int64_t d, const float* p, int64
 
 // All heads of one strip of NV vectors of features.
 template <int NV, class Key>
-void value_strip(const Block<Key>& block, int64_t d, const float* p, int64_t head_pitch, const float* factor, float* acc,
-                 int64_t num_heads, int64_t head_dim) {
+void value_strip(const Block<Key>& block, int64_t d, const float* p, int64_t head_pitch, const float* factor,
+                 float* acc, int64_t num_heads, int64_t head_dim) {
   int64_t h = 0;
   for (; h + kValueHeads <= num_heads; h += kValueHeads) {
     value_tile<kValueHeads, NV>(block, d, p + h, head_pitch, factor + h, acc + h * head_dim + d, head_dim);
@@ -209,8 +220,10 @@ void attend(const SparseAttentionArgs& args) {
   float* const scratch = reinterpret_cast<float*>(args.scratch);
   float* const acc = scratch + layout.acc;
   float* const packed = scratch + layout.keys;
-  const Softmax softmax_of_call{scratch + layout.scores, 0, layout.head_pitch, args.scale, sizeof(Activation) == 2,
-                                scratch + layout.max, scratch + layout.den, scratch + layout.factor};
+  const Softmax softmax_of_call{scratch + layout.scores, 0,
+                                layout.head_pitch,       args.scale,
+                                sizeof(Activation) == 2, scratch + layout.max,
+                                scratch + layout.den,    scratch + layout.factor};
   Softmax softmax = softmax_of_call;
 
   const float* q;
@@ -228,17 +241,20 @@ void attend(const SparseAttentionArgs& args) {
     softmax.den[h] = 0;
   }
   // Heads that only fill up a vector are never scored.
-  for (int64_t i = 0; i < kAttentionBlock * layout.head_pitch; i += 4) _mm_storeu_ps(softmax.scores + i, _mm_setzero_ps());
+  for (int64_t i = 0; i < kAttentionBlock * layout.head_pitch; i += 4)
+    _mm_storeu_ps(softmax.scores + i, _mm_setzero_ps());
 
   // Few heads read every key once in each phase: converting it into scratch first would only add traffic.
   const bool pack = num_heads > kValueHeads;
   const int64_t num_columns = static_cast<int64_t>(args.keys.size());
   bool empty = true;
+  Block<Key> next = columns_of_block<Key>(args.keys, 0);
   for (int64_t begin = 0; begin < num_columns; begin += kAttentionBlock) {
-    const int64_t end = begin + kAttentionBlock < num_columns ? begin + kAttentionBlock : num_columns;
-    Block<Key> block;
-    for (int64_t column = begin; column < end; ++column) {
-      if (args.keys[column] != nullptr) block.rows[block.n++] = static_cast<const Key*>(args.keys[column]);
+    const Block<Key> block = next;
+    // Selected entries lie anywhere in the cache: fetch those of the next block while this one is worked on.
+    next = columns_of_block<Key>(args.keys, begin + kAttentionBlock);
+    for (int64_t n = 0; n < next.n; ++n) {
+      for (int64_t k = 0; k < head_dim; k += 64 / sizeof(Key)) _mm_prefetch(next.rows[n] + k, _MM_HINT_T1);
     }
     if (block.n == 0) continue;
     empty = false;

@@ -82,8 +82,12 @@ struct Problem {
   float scale;
 
   Problem(Sizes s, DType a, DType kv, Holes holes, uint32_t seed, int64_t offset = 0)
-      : shape(s), dtype(a), kv_dtype(kv), q(a, s.num_heads * s.head_dim, offset),
-        keys(kv, s.num_columns * (s.head_dim + 3), offset), scale(1.0f / std::sqrt(static_cast<float>(s.head_dim))) {
+      : shape(s),
+        dtype(a),
+        kv_dtype(kv),
+        q(a, s.num_heads * s.head_dim, offset),
+        keys(kv, s.num_columns * (s.head_dim + 3), offset),
+        scale(1.0f / std::sqrt(static_cast<float>(s.head_dim))) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0.0f, 1.5f);
     for (int64_t i = 0; i < s.num_heads * s.head_dim; ++i) q.set(i, normal(random));

@@ -5,7 +5,7 @@
 //   out[b * out_stride + a] = dot_f32(a_rows[a], b_rows[b], dim)      a < NA <= 4, b < NB <= kDotTileB
 //
 // dim is a multiple of 16. Each out row gets four floats; those beyond NA are 0. The lanes of the canonical sum are the
-// lanes of the vectors, so rows are read as they lie; the tree over the lanes is done for all products of the tile at once.
+// lanes of the vectors, so rows are read as they lie; the tree over the lanes is done for a whole tile at once.
 #pragma once
 
 #include "kernels/vector_math/f32_vector-inl.h"
@@ -36,7 +36,8 @@ constexpr int kDotTileB = 4;
     const __m512 x = quarters[2 * i], y = quarters[2 * i + 1];
     eighths[i] = _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, x, y), _mm512_shuffle_ps(x, y, 0x4e));
   }
-  return _mm512_add_ps(_mm512_shuffle_ps(eighths[0], eighths[1], 0x88), _mm512_shuffle_ps(eighths[0], eighths[1], 0xdd));
+  return _mm512_add_ps(_mm512_shuffle_ps(eighths[0], eighths[1], 0x88),
+                       _mm512_shuffle_ps(eighths[0], eighths[1], 0xdd));
 }
 
 template <int NA, int NB, class A, class B>
@@ -118,7 +119,8 @@ inline void dot_tile_b(int na, const A* const* a, const B* const* b, int64_t dim
 
 // The tile for 1 <= na <= kDotTileA and 1 <= nb <= kDotTileB rows.
 template <class A, class B>
-inline void dot_tile(int na, int nb, const A* const* a, const B* const* b, int64_t dim, float* out, int64_t out_stride) {
+inline void dot_tile(int na, int nb, const A* const* a, const B* const* b, int64_t dim, float* out,
+                     int64_t out_stride) {
   switch (nb) {
     case 1: return dot_tile_b<1>(na, a, b, dim, out, out_stride);
     case 2: return dot_tile_b<2>(na, a, b, dim, out, out_stride);

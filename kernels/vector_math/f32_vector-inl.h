@@ -1,7 +1,7 @@
 // kernels/vector_math/f32_vector-inl.h
 //
-// One spelling of the fp32 vector operations for sources that are compiled once per level: 16 lanes where AVX-512 is on,
-// else 8 lanes (AVX2 + FMA). Loads and stores need no alignment. Keys and activations in BF16 are `uint16_t` here.
+// One spelling of the fp32 vector operations for sources that are compiled once per level: 16 lanes where AVX-512 is
+// on, else 8 lanes (AVX2 + FMA). Loads and stores need no alignment. Keys and activations in BF16 are `uint16_t` here.
 //
 // Everything is in an unnamed namespace: each source has its own copy, compiled for its own level.
 #pragma once

@@ -31,8 +31,8 @@ constexpr float kExpC3 = 0x1.555492p-3f;
 constexpr float kExpC2 = 0x1.fffffcp-2f;
 
 [[maybe_unused]] inline __m256 simd_exp(__m256 x) {
-  const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(kExpLog2E)),
-                                   _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m256 n =
+      _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(kExpLog2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(kExpLn2Hi), x);
   r = _mm256_fnmadd_ps(n, _mm256_set1_ps(kExpLn2Lo), r);
   __m256 p = _mm256_set1_ps(kExpC6);
@@ -61,8 +61,8 @@ constexpr float kExpC2 = 0x1.fffffcp-2f;
 #ifdef __AVX512F__
 
 [[maybe_unused]] inline __m512 simd_exp(__m512 x) {
-  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(kExpLog2E)),
-                                        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 n =
+      _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(kExpLog2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(kExpLn2Hi), x);
   r = _mm512_fnmadd_ps(n, _mm512_set1_ps(kExpLn2Lo), r);
   __m512 p = _mm512_set1_ps(kExpC6);

@@ -7,8 +7,9 @@
 //                   error <= 1 ulp
 //   sigmoid_f32(x)  1 / (1 + exp_f32(-x))
 //   silu_f32(x)     x / (1 + exp_f32(-x))
-//   dot_f32(x, y)   the canonical sum over features of kernels/linear: 16 partial sums, lane j takes the elements j, j+16,
-//                   ... in ascending order by fma from 0, then l[j] += l[j+8], l[j] += l[j+4], l[j] += l[j+2], l[0] + l[1]
+//   dot_f32(x, y)   the canonical sum over features of kernels/linear: 16 partial sums, lane j takes the elements j,
+//                   j+16, ... in ascending order by fma from 0; then l[j] += l[j+8], l[j] += l[j+4], l[j] += l[j+2],
+//                   l[0] + l[1]
 //
 // SIMD sources include vector_math-inl.h, which evaluates the same operations lane by lane.
 #pragma once

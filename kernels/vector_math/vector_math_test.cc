@@ -15,10 +15,27 @@ constexpr Function kFunctions[] = {Function::kExp, Function::kSigmoid, Function:
 
 // Bit patterns of all exponents (both signs, infinities and NaN among them), and the edges.
 std::vector<float> sample_inputs() {
-  std::vector<float> x = {0.0f, -0.0f, 1.0f, -1.0f, 87.3f, -87.3f, 88.7f, -88.7f, 88.8f, -88.8f, 200.0f, -200.0f,
-                          std::nextafter(-87.3f, -100.0f), std::nextafter(88.7f, 100.0f), 1e-30f, 1e-40f, -1e-40f,
-                          std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
-                          std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN(),
+  std::vector<float> x = {0.0f,
+                          -0.0f,
+                          1.0f,
+                          -1.0f,
+                          87.3f,
+                          -87.3f,
+                          88.7f,
+                          -88.7f,
+                          88.8f,
+                          -88.8f,
+                          200.0f,
+                          -200.0f,
+                          std::nextafter(-87.3f, -100.0f),
+                          std::nextafter(88.7f, 100.0f),
+                          1e-30f,
+                          1e-40f,
+                          -1e-40f,
+                          std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN(),
+                          -std::numeric_limits<float>::quiet_NaN(),
                           std::numeric_limits<float>::signaling_NaN()};
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 4099 * 16) {
     x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
