@@ -19,9 +19,7 @@ uint64_t pair_key(int32_t left, int32_t right) {
 }
 
 // Fibonacci hashing: the high bits of the product are well mixed.
-size_t hash_slot(uint64_t key, size_t slots) {
-  return (key * 0x9e3779b97f4a7c15u) >> (64 - std::countr_zero(slots));
-}
+size_t hash_slot(uint64_t key, size_t slots) { return (key * 0x9e3779b97f4a7c15u) >> (64 - std::countr_zero(slots)); }
 
 }  // namespace
 

@@ -32,7 +32,7 @@ std::string_view chat_role_name(ChatRole role);  // "system", ..., "latest_remin
 std::optional<ChatRole> parse_chat_role(std::string_view name);
 
 struct ToolCall {
-  std::string id;         // the caller's name for this call; not part of the prompt, it only orders tool results
+  std::string id;  // the caller's name for this call; not part of the prompt, it only orders tool results
   std::string name;
   std::string arguments;  // the text of a JSON object
 

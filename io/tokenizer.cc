@@ -76,8 +76,8 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, AddedToken
     if (part.id) {
       ids.push_back(*part.id);
     } else {
-      WEFT_RETURN_IF_ERROR(impl_->pre_tokenizer.split(text.substr(part.range.begin, part.range.size()), regex_scratch,
-                                                      encode_piece));
+      WEFT_RETURN_IF_ERROR(
+          impl_->pre_tokenizer.split(text.substr(part.range.begin, part.range.size()), regex_scratch, encode_piece));
     }
   }
   return ids;

@@ -19,7 +19,8 @@ Status error(std::string_view where, std::string_view what) {
 }
 
 // `json` is null, of type `type`, or a Sequence (list under `list_key`) of such; required: null and empty do not do.
-Status check_only(const Json* json, std::string_view where, std::string_view type, const char* list_key, bool required) {
+Status check_only(const Json* json, std::string_view where, std::string_view type, const char* list_key,
+                  bool required) {
   if (json == nullptr) {
     if (!required) return {};
     return error(where, fmt::format("is missing; only {} is supported", type));
@@ -27,13 +28,15 @@ Status check_only(const Json* json, std::string_view where, std::string_view typ
   if (!type.empty() && type_name(*json) == type) return {};
   const Json* list = type_name(*json) == "Sequence" ? find_member(*json, list_key) : nullptr;
   if (list == nullptr || !list->is_array()) {
-    return error(where, fmt::format("type '{}' is not supported; only {} is", type_name(*json), type.empty() ? "none" : type));
+    return error(where,
+                 fmt::format("type '{}' is not supported; only {} is", type_name(*json), type.empty() ? "none" : type));
   }
   if (list->empty() && required) return error(where, fmt::format("is empty; only {} is supported", type));
   if (list->size() > 1 && required) return error(where, fmt::format("more than one {} is not supported", type));
   for (const Json& item : *list) {
     if (type.empty() || type_name(item) != type) {
-      return error(where, fmt::format("type '{}' is not supported; only {} is", type_name(item), type.empty() ? "none" : type));
+      return error(
+          where, fmt::format("type '{}' is not supported; only {} is", type_name(item), type.empty() ? "none" : type));
     }
   }
   return {};
@@ -42,7 +45,8 @@ Status check_only(const Json* json, std::string_view where, std::string_view typ
 Result<TokenId> token_id(const Json& json, std::string_view where, std::string_view token) {
   const bool good = json.is_number_integer() && json >= 0 && json <= kMaxTokenId;
   if (!good) {
-    return error(where, fmt::format("id of '{}': expected an integer from 0 to {}, found {}", token, kMaxTokenId, json.dump()));
+    return error(
+        where, fmt::format("id of '{}': expected an integer from 0 to {}, found {}", token, kMaxTokenId, json.dump()));
   }
   return json.get<TokenId>();
 }
@@ -111,8 +115,9 @@ class Loader {
 
 Status Loader::check_top_level() const {
   if (!json_.is_object()) return error(where_, "expected an object");
-  WEFT_RETURN_IF_ERROR(check_known_keys(json_, where_, {"version", "truncation", "padding", "added_tokens", "normalizer",
-                                                  "pre_tokenizer", "post_processor", "decoder", "model"}));
+  WEFT_RETURN_IF_ERROR(check_known_keys(json_, where_,
+                                        {"version", "truncation", "padding", "added_tokens", "normalizer",
+                                         "pre_tokenizer", "post_processor", "decoder", "model"}));
   if (const Json* version = find_member(json_, "version"); version != nullptr && *version != "1.0") {
     return error(where_, fmt::format("version {} is not supported; only \"1.0\" is", version->dump()));
   }
@@ -128,8 +133,9 @@ Status Loader::check_top_level() const {
 Status Loader::check_model(const Json& model) const {
   const std::string here = part("model");
   WEFT_RETURN_IF_ERROR(
-      check_known_keys(model, here, {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-                               "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
+      check_known_keys(model, here,
+                       {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                        "byte_fallback", "ignore_merges", "vocab", "merges"}));
   if (type_name(model) != "BPE") {
     return error(here, fmt::format("type '{}' is not supported; only BPE is", type_name(model)));
   }
@@ -188,8 +194,8 @@ Result<BpeMerges> Loader::read_merges(const Json& model) const {
   for (size_t i = 0; i < merges->size(); ++i) {
     const auto halves = merge_halves((*merges)[i]);
     if (!halves) {
-      return error(part("model.merges"), fmt::format("entry {}: expected \"a b\" or [\"a\", \"b\"], found {}", i,
-                                                     (*merges)[i].dump()));
+      return error(part("model.merges"),
+                   fmt::format("entry {}: expected \"a b\" or [\"a\", \"b\"], found {}", i, (*merges)[i].dump()));
     }
     const std::string joined = fmt::format("{}{}", halves->first, halves->second);
     TokenId ids[3];
@@ -223,7 +229,8 @@ Result<std::unique_ptr<Tokenizer::Impl>> Loader::run() {
   }
 
   const std::string added_where = part("added_tokens");
-  WEFT_ASSIGN_OR_RETURN(std::vector<AddedToken> added, read_added_tokens(find_member(json_, "added_tokens"), added_where));
+  WEFT_ASSIGN_OR_RETURN(std::vector<AddedToken> added,
+                        read_added_tokens(find_member(json_, "added_tokens"), added_where));
   for (const AddedToken& token : added) {
     const auto it = ids_.find(token.content);
     if (it == ids_.end()) {

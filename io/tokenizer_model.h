@@ -35,9 +35,9 @@ struct Tokenizer::Impl {
   AddedTokenSet added;
   PreTokenizer pre_tokenizer;
   BpeMerges merges;
-  std::vector<Token> tokens;         // by id
-  TokenMap ids;                      // by the spelling in the file
-  std::optional<TokenMap> whole;     // by bytes: tokens that a piece becomes without merging (ignore_merges)
+  std::vector<Token> tokens;      // by id
+  TokenMap ids;                   // by the spelling in the file
+  std::optional<TokenMap> whole;  // by bytes: tokens that a piece becomes without merging (ignore_merges)
   std::optional<TokenId> bos;
   std::vector<TokenId> eos;
   bool add_bos = false;

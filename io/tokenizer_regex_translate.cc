@@ -31,7 +31,8 @@ std::optional<uint32_t> hex_value(std::string_view digits) {
     if (digit < 0) return std::nullopt;
     value = value * 16 + static_cast<uint32_t>(digit);
   }
-  if (digits.empty() || digits.size() > 8 || value > 0x10ffff || (value >= 0xd800 && value < 0xe000)) return std::nullopt;
+  if (digits.empty() || digits.size() > 8 || value > 0x10ffff || (value >= 0xd800 && value < 0xe000))
+    return std::nullopt;
   return value;
 }
 
@@ -46,9 +47,10 @@ class Translator {
     if (out_.uses_properties) {
       for (const auto& [first, last] : literals_) {
         if (touches_stand_ins(first, last)) {
-          return invalid_argument(fmt::format(
-              "{}: regex '{}': properties together with U+{:04X}..U+{:04X}, where Unicode versions differ, are not supported",
-              where_, in_, static_cast<uint32_t>(first), static_cast<uint32_t>(last)));
+          return invalid_argument(
+              fmt::format("{}: regex '{}': properties together with U+{:04X}..U+{:04X}, where Unicode versions differ, "
+                          "are not supported",
+                          where_, in_, static_cast<uint32_t>(first), static_cast<uint32_t>(last)));
         }
       }
     }
@@ -101,7 +103,8 @@ class Translator {
       }
       if (literal) {
         if (fold_case && *literal >= 0x80) return unsupported(start, "non-ASCII text without regard to case");
-        if (fold_case && previous && is_folding_pair(*previous, *literal)) return unsupported(start, "a pair with a ligature");
+        if (fold_case && previous && is_folding_pair(*previous, *literal))
+          return unsupported(start, "a pair with a ligature");
         put_literal(*literal);
         literals_.push_back({*literal, *literal});
       }

@@ -66,8 +66,8 @@ Result<PreTokenizer> PreTokenizer::parse(const Json& json, std::string_view wher
     return pre;
   }
   if (type != "Sequence") {
-    return invalid_argument(
-        fmt::format("{}: type '{}' is not supported; supported: Sequence of Split and ByteLevel, ByteLevel", where, type));
+    return invalid_argument(fmt::format(
+        "{}: type '{}' is not supported; supported: Sequence of Split and ByteLevel, ByteLevel", where, type));
   }
   WEFT_RETURN_IF_ERROR(check_known_keys(json, where, {"type", "pretokenizers"}));
   const Json* list = find_member(json, "pretokenizers");
@@ -94,13 +94,14 @@ Result<PreTokenizer> PreTokenizer::parse(const Json& json, std::string_view wher
 Result<PreTokenizer::Step> PreTokenizer::parse_split(const Json& json, std::string_view where) {
   WEFT_RETURN_IF_ERROR(check_known_keys(json, where, {"type", "pattern", "behavior", "invert"}));
   const Json* pattern = find_member(json, "pattern");
-  const bool one_string = pattern != nullptr && pattern->is_object() && pattern->size() == 1 && pattern->begin()->is_string();
+  const bool one_string =
+      pattern != nullptr && pattern->is_object() && pattern->size() == 1 && pattern->begin()->is_string();
   if (!one_string || (pattern->begin().key() != "Regex" && pattern->begin().key() != "String")) {
     return invalid_argument(fmt::format("{}: pattern: expected {{\"Regex\": text}} or {{\"String\": text}}", where));
   }
   const auto& text = pattern->begin()->get_ref<const std::string&>();
   WEFT_ASSIGN_OR_RETURN(auto regex, pattern->begin().key() == "Regex" ? TokenizerRegex::compile(text, where)
-                                                                     : TokenizerRegex::compile_literal(text, where));
+                                                                      : TokenizerRegex::compile_literal(text, where));
   constexpr std::pair<std::string_view, Behavior> kBehaviors[] = {
       {"Removed", Behavior::kRemoved},
       {"Isolated", Behavior::kIsolated},
@@ -113,8 +114,10 @@ Result<PreTokenizer::Step> PreTokenizer::parse_split(const Json& json, std::stri
     return name != nullptr && name->is_string() && name->get_ref<const std::string&>() == row.first;
   });
   if (behavior == std::end(kBehaviors)) {
-    return invalid_argument(fmt::format("{}: behavior {} is not one of Removed, Isolated, MergedWithPrevious, "
-                                        "MergedWithNext, Contiguous", where, name == nullptr ? "null" : name->dump()));
+    return invalid_argument(
+        fmt::format("{}: behavior {} is not one of Removed, Isolated, MergedWithPrevious, "
+                    "MergedWithNext, Contiguous",
+                    where, name == nullptr ? "null" : name->dump()));
   }
   WEFT_ASSIGN_OR_RETURN(const bool invert, read_flag(json, "invert", where, false));
   return Step{std::move(regex), behavior->second, invert};
@@ -138,8 +141,8 @@ bool PreTokenizer::uses_properties() const {
 
 Status PreTokenizer::apply(const Step& step, const Views& views, TextRange piece, RegexScratch& scratch,
                            std::vector<TextRange>& out) {
-  const std::string_view seen = (step.regex.uses_properties() ? views.stand_in : views.text)
-                                    .substr(piece.begin, piece.size());
+  const std::string_view seen =
+      (step.regex.uses_properties() ? views.stand_in : views.text).substr(piece.begin, piece.size());
   std::vector<TextRange> matches;
   WEFT_RETURN_IF_ERROR(step.regex.find_all(seen, scratch, matches));
   std::vector<Part> parts;

@@ -2,13 +2,16 @@
 """Makes what the tokenizer tests compare with, from the `tokenizers` library (pip install tokenizers).
 
     tools/tokenizer_fixtures.py unicode    io/unicode_stand_ins_table.cc, testdata/tokenizer/categories.txt
-    tools/tokenizer_fixtures.py fixtures   testdata/tokenizer/*.{json,fixture}
+    tools/tokenizer_fixtures.py fixtures   testdata/tokenizer/*.{json,fixture}, testdata/tokenizer/variants/*
+    tools/tokenizer_fixtures.py chat --encoder encoding_dsv4.py   testdata/chat/cases.json, from the release's encoder
 
 Deterministic: the same library version gives the same bytes. Formats are described where they are written.
 """
 import argparse
+import importlib.util
 import json
 import random
+import re
 import sys
 import unicodedata
 from pathlib import Path
@@ -419,14 +422,127 @@ def write_fixtures():
     make_cases(sample, DATA / "austen.fixture", 2, 12000, 3000, 20000)
 
 
+# ---------------------------------------------------------------- chat
+
+WORDS = ["Hello", "caf\u00e9", "\u4e16\u754c", "x < y", "line\nbreak", "\U0001f600", "a \"quoted\" word", "1 + 1", "", "<b>", "end."]
+VALUES = ["text", "", "\u00fcber\nzwei", 3, -7, 0.5, 1e16, 1e-7, 123456789.125, 1.0, True, False, None, [], [1, "a", {"k": 2.5}],
+          {}, {"z": 1, "a": [None, "\u4e2d\t"]}]
+TASKS = ["action", "query", "authority", "domain", "title", "read_url"]
+
+
+def random_tool(rng, i):
+    return {"type": "function", "function": {
+        "name": f"tool_{i}", "description": rng.choice(WORDS),
+        "parameters": {"type": "object", "properties": {k: {"type": "string", "default": rng.choice(VALUES)}
+                                                        for k in rng.sample(["zeta", "alpha", "\u00e4"], rng.randint(0, 3))},
+                       "required": []}}}
+
+
+def random_conversation(rng):
+    """Messages in the OpenAI format; every rule of the format comes up."""
+    def text():
+        return " ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 3)))
+
+    messages, with_tools = [], rng.random() < 0.4
+    tools = [random_tool(rng, i) for i in range(rng.randint(1, 3))]
+    if rng.random() < 0.6:
+        messages.append({"role": "system", "content": rng.choice(["", text()])})
+        if with_tools:
+            messages[-1]["tools"] = tools
+        if rng.random() < 0.2:
+            messages[-1]["response_format"] = {"type": "object", "n": rng.choice(VALUES)}
+    for _ in range(rng.randint(1, 4)):
+        if rng.random() < 0.15:
+            messages.append({"role": "latest_reminder", "content": text()})
+        if rng.random() < 0.2:
+            messages.append({"role": "developer", "content": "developer " + text()})
+            if rng.random() < 0.3:
+                messages[-1]["tools"] = tools
+        for _ in range(rng.choice([1, 1, 1, 2])):
+            messages.append({"role": "user", "content": text()})
+        if rng.random() < 0.1:
+            messages.append({"role": "latest_reminder", "content": text()})
+        while True:
+            answer = {"role": "assistant", "content": rng.choice(["", text()])}
+            if rng.random() < 0.7:
+                answer["reasoning_content"] = text()
+            messages.append(answer)
+            if rng.random() < 0.6:
+                break
+            calls = [{"id": f"call_{i}", "type": "function", "function": {
+                "name": rng.choice(["tool_0", "get \"it\""]),
+                "arguments": json.dumps({k: rng.choice(VALUES) for k in rng.sample(["b", "a", "\u4e2d"], rng.randint(0, 3))},
+                                        ensure_ascii=rng.random() < 0.5)}} for i in range(rng.randint(1, 3))]
+            answer["tool_calls"] = calls
+            for call in rng.sample(calls, len(calls)):
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": text()})
+            if rng.random() < 0.2:
+                messages.append({"role": "user", "content": text()})
+    if rng.random() < 0.5:
+        while messages[-1]["role"] not in ("user", "tool", "developer") and len(messages) > 1:
+            messages.pop()
+    if rng.random() < 0.2 and messages[-1]["role"] == "user" and (len(messages) < 2
+                                                                  or messages[-2]["role"] not in ("user", "tool")):
+        messages[-1]["task"] = rng.choice(TASKS)
+        if rng.random() < 0.5:
+            messages.append({"role": "assistant", "content": text()})
+    if messages[-1]["role"] == "assistant" and rng.random() < 0.15:
+        messages[-1]["wo_eos"] = True
+    return messages
+
+
+def write_chat(encoder_path):
+    """Cases {messages, thinking, max_effort, drop_thinking, add_bos, prompt} and answers {text, thinking, parsed | null}."""
+    spec = importlib.util.spec_from_file_location("encoder", encoder_path)
+    encoder = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(encoder)
+    rng = random.Random(5)
+    cases = []
+    for _ in range(250):
+        messages = random_conversation(rng)
+        options = {"thinking": rng.random() < 0.7, "max_effort": rng.random() < 0.2, "drop_thinking": rng.random() < 0.8,
+                   "add_bos": rng.random() < 0.9}
+        prompt = encoder.encode_messages(
+            json.loads(json.dumps(messages)), thinking_mode="thinking" if options["thinking"] else "chat",
+            drop_thinking=options["drop_thinking"], add_default_bos_token=options["add_bos"],
+            reasoning_effort="max" if options["max_effort"] else None)
+        cases.append({"messages": messages, **options, "prompt": prompt})
+
+    answers = []
+    turns = [turn for case in cases for turn in re.findall(
+        r"<\uff5cAssistant\uff5c>(?:<think>|</think>)(.*?)(?=<\uff5cUser\uff5c>|$)", case["prompt"], re.DOTALL) if turn]
+    for text in rng.sample(turns, 150):
+        for thinking in (True, False):
+            damage = rng.random()
+            if damage < 0.3:
+                cut = rng.randint(0, len(text))
+                text = text[:cut] + rng.choice(["", "\n", ">", "<think>", "x", "</think>"]) + text[cut + rng.randint(0, 3):]
+            try:
+                parsed = encoder.parse_message_from_completion_text(text, "thinking" if thinking else "chat")
+                for call in parsed["tool_calls"]:  # not checked by the encoder, but by weft
+                    json.loads(call["function"]["arguments"])
+            except (ValueError, AssertionError):
+                parsed = None
+            answers.append({"text": text, "thinking": thinking, "parsed": parsed})
+    folder = ROOT / "testdata" / "chat"
+    folder.mkdir(exist_ok=True)
+    lines = [json.dumps(x, ensure_ascii=False) for x in cases], [json.dumps(x, ensure_ascii=False) for x in answers]
+    (folder / "cases.json").write_text('{"cases": [\n' + ",\n".join(lines[0]) + '\n],\n"answers": [\n' +
+                                       ",\n".join(lines[1]) + "\n]}\n")
+    print(len(cases), "prompts,", len(answers), "answers,", sum(a["parsed"] is not None for a in answers), "well-formed")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["unicode", "fixtures"])
+    parser.add_argument("what", choices=["unicode", "fixtures", "chat"])
+    parser.add_argument("--encoder", help="chat: encoding/encoding_dsv4.py of a preview release")
     args = parser.parse_args()
     if args.what == "unicode":
         write_unicode()
-    else:
+    elif args.what == "fixtures":
         write_fixtures()
+    else:
+        write_chat(args.encoder)
 
 
 if __name__ == "__main__":
