@@ -39,6 +39,7 @@ void index_scores_ref(const IndexScoresArgs& args) {
 
 std::span<const KernelVariant<IndexScoresFn>> index_scores_variants() {
   static constexpr KernelVariant<IndexScoresFn> kVariants[] = {
+      {"avx512_vbmi", Isa::kAvx512Vbmi, index_scores_avx512_vbmi},
       {"avx512", Isa::kAvx512, index_scores_avx512},
       {"avx2", Isa::kAvx2, index_scores_avx2},
       {"ref", Isa::kScalar, index_scores_ref},

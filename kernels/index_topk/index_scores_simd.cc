@@ -3,6 +3,10 @@
 #include "kernels/index_topk/index_topk_impl.h"
 #include "kernels/vector_math/f32_vector-inl.h"
 
+#ifdef __AVX512VNNI__
+#include "kernels/index_topk/int8_scores-inl.h"
+#endif
+
 namespace weft {
 namespace {
 
@@ -161,13 +165,13 @@ template <class Key>
 class RowCursor {
  public:
   RowCursor(const IndexScoresArgs& args, int64_t begin)
-      : args_(args), g_(begin), page_(begin / args.page_entries), row_(begin % args.page_entries) {}
+      : args_(&args), g_(begin), page_(begin / args.page_entries), row_(begin % args.page_entries) {}
 
   Panel<Key> next_panel() {
     Panel<Key> panel;
-    for (; panel.count < kIndexPanel && g_ < args_.end; ++g_) {
-      panel.rows[panel.count++] = static_cast<const Key*>(args_.pages[page_]) + row_ * args_.head_dim;
-      if (++row_ == args_.page_entries) {
+    for (; panel.count < kIndexPanel && g_ < args_->end; ++g_) {
+      panel.rows[panel.count++] = static_cast<const Key*>(args_->pages[page_]) + row_ * args_->head_dim;
+      if (++row_ == args_->page_entries) {
         row_ = 0;
         ++page_;
       }
@@ -177,7 +181,7 @@ class RowCursor {
   }
 
  private:
-  const IndexScoresArgs& args_;
+  const IndexScoresArgs* args_;
   int64_t g_, page_, row_;
 };
 
@@ -230,11 +234,55 @@ void score_entries(const IndexScoresArgs& args) {
   }
 }
 
+#ifdef __AVX512VNNI__
+
+// Panels of exact rows by int8, the others in fp32: the same bits.
+void score_bf16_entries(const IndexScoresArgs& args) {
+  const int64_t num_heads = args.num_heads, head_dim = args.head_dim;
+  const IndexScratch layout(num_heads, head_dim);
+  std::byte* const int8 = args.scratch + layout.int8 * static_cast<int64_t>(sizeof(float));
+  const Int8Queries queries{reinterpret_cast<int8_t*>(int8), reinterpret_cast<int32_t*>(int8 + num_heads * head_dim),
+                            reinterpret_cast<float*>(int8 + num_heads * (head_dim + 4))};
+  uint8_t* const numbers = reinterpret_cast<uint8_t*>(int8 + num_heads * (head_dim + 8));
+  uint32_t* const packed =
+      reinterpret_cast<uint32_t*>(args.scratch + layout.keys * static_cast<int64_t>(sizeof(float)));
+  if (head_dim % 32 != 0 || head_dim > kInt8MaxHeadDim || !split_queries(args, queries)) {
+    return score_entries<uint16_t, uint16_t>(args);
+  }
+
+  RowCursor<uint16_t> ahead(args, args.begin);
+  Panel<uint16_t> next = ahead.next_panel();
+  for (int64_t begin = args.begin; begin < args.end;) {
+    const Panel<uint16_t> panel = next;
+    next = ahead.next_panel();
+    for (int64_t i = 0; i < next.count; ++i) {
+      for (int64_t k = 0; k < head_dim; k += 32) _mm_prefetch(next.rows[i] + k, _MM_HINT_T1);
+    }
+    if (score_int8_panel(args, queries, panel.rows, begin, panel.count, numbers, packed)) {
+      begin += panel.count;
+      continue;
+    }
+    // Where one row is not exact many are not: go on in fp32 for long enough that the attempt costs little.
+    IndexScoresArgs part = args;
+    part.begin = begin;
+    part.end = begin + 8 * kIndexPanel < args.end ? begin + 8 * kIndexPanel : args.end;
+    score_entries<uint16_t, uint16_t>(part);
+    begin = part.end;
+    ahead = RowCursor<uint16_t>(args, begin);
+    next = ahead.next_panel();
+  }
+}
+
+#endif
+
 }  // namespace
 
 void WEFT_NAME(index_scores)(const IndexScoresArgs& args) {
   // No model has such a head dim; lanes without elements are the reference's business.
   if (args.head_dim % 16 != 0) return index_scores_ref(args);
+#ifdef __AVX512VNNI__
+  if (args.iq_dtype == DType::kBF16 && args.key_dtype == DType::kBF16) return score_bf16_entries(args);
+#endif
   if (args.iq_dtype == DType::kF32) {
     return args.key_dtype == DType::kF32 ? score_entries<float, float>(args) : score_entries<float, uint16_t>(args);
   }

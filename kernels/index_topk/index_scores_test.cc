@@ -128,6 +128,78 @@ TEST(IndexScores, VariantsGiveTheSameBits) {
   }
 }
 
+// What the values of a row are: those of the FP4 round trip (e2m1 codes times a power of two per block of 32) and what
+// comes close to them without being usable as int8.
+enum class RowKind {
+  kFp4,
+  kZero,
+  kFarScales,
+  kOneOddElement,
+  kTiny,
+  kHasNan,
+  kSubnormalElement,
+  kRoundUpTo128,
+  kCount
+};
+
+void fill_row(Rows& rows, int64_t begin, int64_t head_dim, RowKind kind, std::mt19937& random) {
+  const int exponent = static_cast<int>(random() % 12) - 8;
+  for (int64_t k = 0; k < head_dim; ++k) {
+    const int block = static_cast<int>(k / 32 * 7 % 4);
+    const float code = e2m1_to_float(static_cast<uint8_t>(random() % 16));
+    rows.set(begin + k, std::ldexp(code, exponent + (kind == RowKind::kFarScales ? 5 * block : block)));
+  }
+  const int64_t k = static_cast<int64_t>(random() % head_dim);
+  switch (kind) {
+    case RowKind::kZero:
+      for (int64_t i = 0; i < head_dim; ++i) rows.set(begin + i, i % 3 == 0 ? -0.0f : 0.0f);
+      break;
+    case RowKind::kOneOddElement: rows.set(begin + k, std::ldexp(1.0f + 0x1p-6f, exponent)); break;
+    case RowKind::kTiny:
+      for (int64_t i = 0; i < head_dim; ++i) rows.set(begin + i, std::ldexp(rows.get(begin + i), -60));
+      break;
+    case RowKind::kHasNan: rows.set(begin + k, kNan); break;
+    case RowKind::kSubnormalElement: rows.set(begin + k, 0x1p-130f); break;
+    case RowKind::kRoundUpTo128: rows.set(begin + k, std::ldexp(1.9921875f, exponent + 6)); break;  // n = 127.5
+    default: break;
+  }
+}
+
+bool same_score(float a, float b) {
+  return std::isnan(a) ? std::isnan(b) : std::bit_cast<int>(a) == std::bit_cast<int>(b);
+}
+
+TEST(IndexScores, Fp4RowsGiveTheSameBits) {
+  constexpr int kKinds = static_cast<int>(RowKind::kCount);
+  for (uint32_t seed = 1; seed <= 24; ++seed) {
+    std::mt19937 random(seed);
+    const Case c{static_cast<int64_t>(seed % 3 == 0 ? 64 : 1 + random() % 20), seed % 4 == 0 ? 96 : 128,
+                 static_cast<int64_t>(1 + random() % 700), 64};
+    Problem p(c, DType::kBF16, DType::kBF16, seed);
+    const int bad_head = seed % 6 == 5 ? static_cast<int>(random() % c.num_heads) : -1;
+    for (int64_t h = 0; h < c.num_heads; ++h) {
+      const RowKind kind = h == bad_head ? static_cast<RowKind>(random() % kKinds) : RowKind::kFp4;
+      fill_row(p.iq, h * c.head_dim, c.head_dim, kind, random);
+    }
+    if (seed % 6 == 3) p.w[0] = seed % 12 == 3 ? 0.0f : 1e-20f;
+    for (int64_t g = 0; g < c.num_entries; ++g) {
+      const bool plain = seed % 2 == 0 || random() % 60 != 0;
+      const RowKind kind =
+          plain ? (random() % 5 == 0 ? RowKind::kZero : RowKind::kFp4) : static_cast<RowKind>(random() % kKinds);
+      fill_row(p.page_rows[g / 64], g % 64 * c.head_dim, c.head_dim, kind, random);
+    }
+    const std::vector<float> expected = p.run(reference(), 0, c.num_entries);
+    for (const auto& variant : index_scores_variants()) {
+      if (variant.isa > max_isa() || variant.run == reference()) continue;
+      const std::vector<float> scores = p.run(variant.run, 0, c.num_entries);
+      for (int64_t g = 0; g < c.num_entries; ++g) {
+        ASSERT_TRUE(same_score(scores[g], expected[g])) << variant.name << " " << describe(c, seed) << " entry " << g
+                                                        << ": " << scores[g] << ", not " << expected[g];
+      }
+    }
+  }
+}
+
 // Threads split the entries anywhere: only [begin, end) is written, with the bits of the whole.
 TEST(IndexScores, AnyRangeOfEntries) {
   const Case c{4, 32, 60, 16};

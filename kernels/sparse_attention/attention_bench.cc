@@ -80,6 +80,13 @@ class Values {
       half_[i] = to_bf16(f32_[i]);
     }
   }
+  // With scale 1/2 throughout: a normal sample is rarely beyond 3.
+  void round_to_fp4_grid() {
+    for (size_t i = 0; i < f32_.size(); ++i) {
+      f32_[i] = 0.5f * e2m1_to_float(float_to_e2m1(2 * f32_[i]));
+      half_[i] = to_bf16(f32_[i]);
+    }
+  }
   void* at(int64_t i) {
     return dtype_ == DType::kBF16 ? static_cast<void*>(half_.data() + i) : static_cast<void*>(f32_.data() + i);
   }
@@ -128,13 +135,19 @@ void bench_index(Isa limit) {
   struct Case {
     int64_t num_heads, head_dim, num_entries;
     DType dtype;
+    bool fp4_grid = false;  // values as after the FP4 round trip of the indexer
   };
-  const Case cases[] = {{64, 128, 32768, DType::kBF16},
+  const Case cases[] = {{64, 128, 32768, DType::kBF16, true},
+                        {64, 128, 32768, DType::kBF16},
                         {64, 128, 32768, DType::kF32},
                         {64, 128, 2048, DType::kBF16},
                         {4, 32, 64, DType::kF32}};
   for (const Case& c : cases) {
     Values iq(c.dtype, c.num_heads * c.head_dim), keys(c.dtype, c.num_entries * c.head_dim);
+    if (c.fp4_grid) {
+      iq.round_to_fp4_grid();
+      keys.round_to_fp4_grid();
+    }
     const std::vector<float> w(c.num_heads, 0.01f);
     std::vector<float> scores(c.num_entries);
     const void* page = keys.at(0);
@@ -145,7 +158,8 @@ void bench_index(Isa limit) {
       if (variant.isa > limit || variant.isa == Isa::kScalar) continue;
       const Timing t = measure(variant.isa, [&] { variant.run(args); });
       report("index_scores", variant.name,
-             fmt::format("{} heads x {}, {} entries, {}", c.num_heads, c.head_dim, c.num_entries, dtype_name(c.dtype)),
+             fmt::format("{} heads x {}, {} entries, {}{}", c.num_heads, c.head_dim, c.num_entries, dtype_name(c.dtype),
+                         c.fp4_grid ? " on the FP4 grid" : ""),
              static_cast<double>(c.num_heads * c.head_dim * c.num_entries), t);
     }
     std::vector<int32_t> picks(std::min<int64_t>(512, c.num_entries / 2)), top_scratch(c.num_entries);
