@@ -56,7 +56,7 @@ bench: release
 
 fuzz:
 	@tools/install_packages.sh clang
-	@$(call configure,fuzz)
+	@cmake --preset fuzz $(ccache)
 	@cmake --build --preset fuzz -j $(JOBS)
 	@for fuzzer in $$(find build/fuzz -type f -name '*_fuzz' -perm -u+x); do \
 	  echo "$$fuzzer"; "$$fuzzer" -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 || exit 1; \
@@ -66,8 +66,8 @@ install: release
 	cmake --install build/release --prefix "$(PREFIX)"
 
 format:
-	find base tensor kernels comm io sharding graph models runtime planner server cli tests tools \
-	  \( -name '*.h' -o -name '*.cc' \) -exec clang-format -i {} +
+	find . \( -name build -o -name '.?*' \) -prune -o \( -name '*.h' -o -name '*.cc' \) \
+	  -exec clang-format -i {} +
 
 clean:
 	rm -rf build
