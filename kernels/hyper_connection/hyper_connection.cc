@@ -98,9 +98,8 @@ void hc_pre(const HcPreArgs& args, Isa isa, ThreadPool& pool) {
   const int64_t threads = pool.size();
   if (args.num_rows >= kGroupRows * threads || threads == 1) {
     const auto variant = pick_variant(hc_pre_variants(), isa);
-    pool.parallel_for(args.num_rows, kGroupRows, [&](int64_t begin, int64_t end, int) {
-      variant(hc_pre_rows(args, begin, end - begin));
-    });
+    pool.parallel_for(args.num_rows, kGroupRows,
+                      [&](int64_t begin, int64_t end, int) { variant(hc_pre_rows(args, begin, end - begin)); });
     return;
   }
   const auto project = pick_variant(std::span<const KernelVariant<HcProjectFn>>(kProjectVariants), isa);

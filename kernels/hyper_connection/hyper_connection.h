@@ -36,20 +36,20 @@ struct HcWeights {
 };
 
 struct HcPreArgs {
-  const void* x = nullptr;    // [num_rows, S, D]
+  const void* x = nullptr;  // [num_rows, S, D]
   DType dtype = DType::kF32;
   int64_t num_rows = 0, streams = 0, hidden = 0;
   HcWeights weights;
   int iterations = 0;
   float rms_eps = 0, hc_eps = 0;
-  void* out = nullptr;        // [num_rows, D]
-  float* mix = nullptr;       // [num_rows, S + S*S]; null: hc_head (fn has S rows, one scale)
+  void* out = nullptr;   // [num_rows, D]
+  float* mix = nullptr;  // [num_rows, S + S*S]; null: hc_head (fn has S rows, one scale)
 };
 
 struct HcPostArgs {
   const void *x = nullptr, *y = nullptr;
   const float* mix = nullptr;
-  void* out = nullptr;        // [num_rows, S, D]
+  void* out = nullptr;  // [num_rows, S, D]
   DType dtype = DType::kF32;
   int64_t num_rows = 0, streams = 0, hidden = 0;
 };

@@ -16,7 +16,8 @@ constexpr unsigned kSeed = 25;
 // deepseek_v4.md 2.3. One channel, X = (1, 2, 3, 4); fn is chosen so that m has the example's values: each row of fn has
 // m / r at stream 0, whose X is 1.
 TEST(HyperConnection, WorkedExample) {
-  const float m[24] = {0.5f, -0.25f, 1, 0, 0.1f, 0.2f, -0.3f, 0.4f, 1, 0, 0, 0, 0, 2, 0, 0, 0, 0, -1, 0.5f, 0.25f, 0, 0, 1};
+  const float m[24] = {0.5f, -0.25f, 1, 0, 0.1f, 0.2f, -0.3f, 0.4f, 1,     0, 0, 0,
+                       0,    2,      0, 0, 0,    0,    -1,    0.5f, 0.25f, 0, 0, 1};
   const double post[4] = {1.049958, 1.099668, 0.851115, 1.197375};
   const double c[16] = {0.433878, 0.115959, 0.307239, 0.142923, 0.108834, 0.584222, 0.209491, 0.097452,
                         0.255694, 0.185759, 0.181063, 0.377482, 0.201593, 0.114059, 0.302206, 0.382141};
@@ -27,8 +28,16 @@ TEST(HyperConnection, WorkedExample) {
   for (const auto& variant : hc_pre_variants()) {
     if (variant.isa > max_isa()) continue;
     float out = NAN, mix[20];
-    variant.run({.x = x, .num_rows = 1, .streams = 4, .hidden = 1, .weights = {fn, base, scale}, .iterations = 20,
-                 .rms_eps = 0, .hc_eps = 1e-6f, .out = &out, .mix = mix});
+    variant.run({.x = x,
+                 .num_rows = 1,
+                 .streams = 4,
+                 .hidden = 1,
+                 .weights = {fn, base, scale},
+                 .iterations = 20,
+                 .rms_eps = 0,
+                 .hc_eps = 1e-6f,
+                 .out = &out,
+                 .mix = mix});
     EXPECT_NEAR(out, 5.691292, 2e-6) << variant.name;
     for (int k = 0; k < 4; ++k) EXPECT_NEAR(mix[k], post[k], 1e-6) << variant.name;
     for (int i = 0; i < 16; ++i) EXPECT_NEAR(mix[4 + i], c[i], 1e-6) << variant.name << " C " << i;
@@ -39,8 +48,14 @@ TEST(HyperConnection, WorkedExample) {
       for (int k = 0; k < 4; ++k) EXPECT_NEAR(result[k], x_new[k], 4e-6) << post_variant.name;
     }
     // hc_head: the four outputs of pre alone
-    variant.run({.x = x, .num_rows = 1, .streams = 4, .hidden = 1, .weights = {fn, base, scale}, .rms_eps = 0,
-                 .hc_eps = 1e-6f, .out = &out});
+    variant.run({.x = x,
+                 .num_rows = 1,
+                 .streams = 4,
+                 .hidden = 1,
+                 .weights = {fn, base, scale},
+                 .rms_eps = 0,
+                 .hc_eps = 1e-6f,
+                 .out = &out});
     EXPECT_NEAR(out, 5.691292, 2e-6) << variant.name;
   }
 }
@@ -53,8 +68,16 @@ TEST(HyperConnection, FirstColumnPass) {
   for (const auto& variant : hc_pre_variants()) {
     if (variant.isa > max_isa()) continue;
     float out = NAN, mix[20];
-    variant.run({.x = x, .num_rows = 1, .streams = 4, .hidden = 1, .weights = {fn, base, scale}, .iterations = 1,
-                 .rms_eps = 0, .hc_eps = 1e-6f, .out = &out, .mix = mix});
+    variant.run({.x = x,
+                 .num_rows = 1,
+                 .streams = 4,
+                 .hidden = 1,
+                 .weights = {fn, base, scale},
+                 .iterations = 1,
+                 .rms_eps = 0,
+                 .hc_eps = 1e-6f,
+                 .out = &out,
+                 .mix = mix});
     for (int k = 0; k < 4; ++k) EXPECT_NEAR(mix[4 + k], row0[k], 1e-6) << variant.name;
   }
 }
@@ -62,8 +85,9 @@ TEST(HyperConnection, FirstColumnPass) {
 struct Case {
   int64_t rows, streams, hidden, offset;
 };
-const Case kCases[] = {{0, 4, 16, 0}, {1, 4, 1, 0},  {2, 4, 5, 1},   {1, 4, 16, 0},  {3, 4, 17, 3},   {2, 1, 33, 0}, {5, 2, 40, 1},
-                       {2, 3, 21, 1}, {1, 8, 24, 0}, {17, 4, 36, 0}, {33, 4, 20, 1}, {4, 4, 1000, 1}, {1, 4, 4096, 0}};
+const Case kCases[] = {{0, 4, 16, 0},  {1, 4, 1, 0},    {2, 4, 5, 1},   {1, 4, 16, 0}, {3, 4, 17, 3},
+                       {2, 1, 33, 0},  {5, 2, 40, 1},   {2, 3, 21, 1},  {1, 8, 24, 0}, {17, 4, 36, 0},
+                       {33, 4, 20, 1}, {4, 4, 1000, 1}, {1, 4, 4096, 0}};
 
 TEST(HyperConnection, PreVariantsEqualTheReference) {
   std::mt19937 random(kSeed);
@@ -79,8 +103,14 @@ TEST(HyperConnection, PreVariantsEqualTheReference) {
         fn.fill(random, 0.1f);
         base.fill(random);
         scale.fill(random);
-        HcPreArgs args{.x = x.data(), .dtype = dtype, .num_rows = c.rows, .streams = s, .hidden = c.hidden,
-                       .weights = {fn.f32(), base.f32(), scale.f32()}, .iterations = 20, .rms_eps = 1e-6f,
+        HcPreArgs args{.x = x.data(),
+                       .dtype = dtype,
+                       .num_rows = c.rows,
+                       .streams = s,
+                       .hidden = c.hidden,
+                       .weights = {fn.f32(), base.f32(), scale.f32()},
+                       .iterations = 20,
+                       .rms_eps = 1e-6f,
                        .hc_eps = 1e-6f};
         const auto run = [&](HcPreFn* function, TestArray& out, TestArray& mix) {
           args.out = out.data();
@@ -120,21 +150,28 @@ TEST(HyperConnection, PostVariantsEqualTheReference) {
   for (const DType dtype : kFloatTypes) {
     for (const Case& c : kCases) {
       const int64_t s = c.streams, width = s * c.hidden;
-      TestArray x(dtype, c.rows * width, c.offset), y(dtype, c.rows * c.hidden, c.offset), expected(dtype, c.rows * width);
+      TestArray x(dtype, c.rows * width, c.offset), y(dtype, c.rows * c.hidden, c.offset),
+          expected(dtype, c.rows * width);
       TestArray mix(DType::kF32, c.rows * (s + s * s), c.offset);
       x.fill(random);
       y.fill(random);
       mix.fill(random);
-      HcPostArgs args{.x = x.data(), .y = y.data(), .mix = mix.f32(), .out = expected.data(), .dtype = dtype,
-                      .num_rows = c.rows, .streams = s, .hidden = c.hidden};
+      HcPostArgs args{.x = x.data(),
+                      .y = y.data(),
+                      .mix = mix.f32(),
+                      .out = expected.data(),
+                      .dtype = dtype,
+                      .num_rows = c.rows,
+                      .streams = s,
+                      .hidden = c.hidden};
       hc_post_ref(args);
       for (const auto& variant : hc_post_variants()) {
         if (variant.isa > max_isa()) continue;
         TestArray out(dtype, c.rows * width, c.offset), in_place(dtype, c.rows * width, c.offset);
         args.x = x.data(), args.out = out.data();
         variant.run(args);
-        ASSERT_EQ(out.bits(), expected.bits()) << variant.name << " " << dtype_name(dtype) << " hidden " << c.hidden
-                                               << " seed " << kSeed;
+        ASSERT_EQ(out.bits(), expected.bits())
+            << variant.name << " " << dtype_name(dtype) << " hidden " << c.hidden << " seed " << kSeed;
         EXPECT_TRUE(out.guards_are_nan());
         for (int64_t i = 0; i < c.rows * width; ++i) in_place.set(i, x.get(i));
         args.x = args.out = in_place.data();

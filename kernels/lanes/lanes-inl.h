@@ -44,10 +44,10 @@ inline Lanes bit_xor(Lanes a, Lanes b) { return _mm512_xor_ps(a, b); }
 inline Lanes bit_or(Lanes a, Lanes b) { return _mm512_or_ps(a, b); }
 inline Lanes even_twice(Lanes a) { return _mm512_moveldup_ps(a); }
 inline Lanes odd_twice(Lanes a) { return _mm512_movehdup_ps(a); }
-inline Lanes swap_1(Lanes a) { return _mm512_permute_ps(a, 0xb1); }         // lane j gets j ^ 1
-inline Lanes swap_2(Lanes a) { return _mm512_permute_ps(a, 0x4e); }         // j ^ 2
-inline Lanes swap_4(Lanes a) { return _mm512_shuffle_f32x4(a, a, 0xb1); }   // j ^ 4
-inline Lanes swap_8(Lanes a) { return _mm512_shuffle_f32x4(a, a, 0x4e); }   // j ^ 8
+inline Lanes swap_1(Lanes a) { return _mm512_permute_ps(a, 0xb1); }        // lane j gets j ^ 1
+inline Lanes swap_2(Lanes a) { return _mm512_permute_ps(a, 0x4e); }        // j ^ 2
+inline Lanes swap_4(Lanes a) { return _mm512_shuffle_f32x4(a, a, 0xb1); }  // j ^ 4
+inline Lanes swap_8(Lanes a) { return _mm512_shuffle_f32x4(a, a, 0x4e); }  // j ^ 8
 inline Lanes silu(Lanes x) { return simd_silu(x); }
 
 inline __m256 low_half(Lanes a) { return _mm512_castps512_ps256(a); }
@@ -76,7 +76,9 @@ inline void store(Bf16* p, Lanes x) { _mm256_storeu_si256(reinterpret_cast<__m25
 
 // The first n < 16 lanes; the others load as 0.
 inline Lanes load_first(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
-inline Lanes load_first(const Bf16* p, int64_t n) { return from_bf16_bits(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
+inline Lanes load_first(const Bf16* p, int64_t n) {
+  return from_bf16_bits(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
 inline void store_first(float* p, Lanes x, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), x); }
 inline void store_first(Bf16* p, Lanes x, int64_t n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_bf16_bits(x)); }
 
@@ -120,8 +122,8 @@ inline __m256i bf16_rounded_bits(__m256 x) {
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
   const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-  return _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(rounded), _mm256_castsi256_ps(quiet),
-                                              _mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+  return _mm256_castps_si256(
+      _mm256_blendv_ps(_mm256_castsi256_ps(rounded), _mm256_castsi256_ps(quiet), _mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
 }
 inline Lanes round_bf16(Lanes x) {
   const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(0xffff0000u)));

@@ -28,7 +28,8 @@ Picks route(MoeRouteArgs args) {
 // deepseek_v4.md 2.8.1
 TEST(MoeRoute, SqrtSoftplusExample) {
   const float bias[] = {0, 0.9f, -1.0f, 0.2f};
-  MoeRouteArgs args{.logits = kExampleLogits, .num_rows = 1, .num_experts = 4, .top_k = 2, .bias = bias, .scaling = 1.5f};
+  MoeRouteArgs args{
+      .logits = kExampleLogits, .num_rows = 1, .num_experts = 4, .top_k = 2, .bias = bias, .scaling = 1.5f};
   const Picks picks = route(args);
   EXPECT_EQ(picks.expert, (std::vector<int32_t>{0, 1}));
   EXPECT_NEAR(picks.weight[0], 0.868808, 1e-6);
@@ -55,8 +56,14 @@ TEST(MoeRoute, GroupsExample) {
   const float bias[] = {0, 0, -.3f, 0, .1f, .1f, 0, 0};
   float logits[8];
   for (int e = 0; e < 8; ++e) logits[e] = static_cast<float>(std::log(s[e] / (1 - s[e])));
-  const Picks picks = route({.logits = logits, .num_rows = 1, .num_experts = 8, .top_k = 2,
-                             .scoring_func = ScoringFunc::kSigmoid, .bias = bias, .n_group = 4, .topk_group = 2,
+  const Picks picks = route({.logits = logits,
+                             .num_rows = 1,
+                             .num_experts = 8,
+                             .top_k = 2,
+                             .scoring_func = ScoringFunc::kSigmoid,
+                             .bias = bias,
+                             .n_group = 4,
+                             .topk_group = 2,
                              .scaling = 2.5f});
   EXPECT_EQ(picks.expert, (std::vector<int32_t>{4, 5}));
   EXPECT_NEAR(picks.weight[0], 1.285047, 2e-6);
@@ -64,8 +71,12 @@ TEST(MoeRoute, GroupsExample) {
 }
 
 TEST(MoeRoute, SoftmaxAndSumEps) {
-  MoeRouteArgs args{.logits = kExampleLogits, .num_rows = 1, .num_experts = 4, .top_k = 4,
-                    .scoring_func = ScoringFunc::kSoftmax, .normalise = false};
+  MoeRouteArgs args{.logits = kExampleLogits,
+                    .num_rows = 1,
+                    .num_experts = 4,
+                    .top_k = 4,
+                    .scoring_func = ScoringFunc::kSoftmax,
+                    .normalise = false};
   const Picks picks = route(args);
   const double sum = std::exp(1.0) + 1 + std::exp(3.0) + std::exp(-2.0);
   for (int e = 0; e < 4; ++e) EXPECT_NEAR(picks.weight[e], std::exp(kExampleLogits[e]) / sum, 1e-6);
@@ -83,8 +94,8 @@ TEST(MoeRoute, HashTable) {
   const int64_t table[] = {0, 1, 3, 2, 2, 0};
   const int32_t tokens[] = {1, 2};
   const float logits[] = {1, 0, 3, -2, 1, 0, 3, -2}, bias[] = {100, 100, 100, 100};
-  const Picks picks = route({.logits = logits, .num_rows = 2, .num_experts = 4, .top_k = 2, .bias = bias, .table = table,
-                             .tokens = tokens});
+  const Picks picks = route(
+      {.logits = logits, .num_rows = 2, .num_experts = 4, .top_k = 2, .bias = bias, .table = table, .tokens = tokens});
   EXPECT_EQ(picks.expert, (std::vector<int32_t>{2, 3, 0, 2}));
   EXPECT_NEAR(picks.weight[0], 1.746020 / (1.746020 + 0.356270), 1e-6);
   EXPECT_NEAR(picks.weight[2], 1.145976 / (1.746020 + 1.145976), 1e-6);
@@ -105,8 +116,12 @@ TEST(MoeRoute, RowsAreIndependent) {
   std::vector<float> logits(kRows * kExperts), bias(kExperts);
   for (float& v : logits) v = normal(random);
   for (float& v : bias) v = normal(random) * 0.1f;
-  MoeRouteArgs args{.logits = logits.data(), .num_rows = kRows, .num_experts = kExperts, .top_k = kTop,
-                    .bias = bias.data(), .scaling = 1.5f};
+  MoeRouteArgs args{.logits = logits.data(),
+                    .num_rows = kRows,
+                    .num_experts = kExperts,
+                    .top_k = kTop,
+                    .bias = bias.data(),
+                    .scaling = 1.5f};
   const Picks all = route(args);
   for (int64_t row = 0; row < kRows; ++row) {
     args.logits = logits.data() + row * kExperts, args.num_rows = 1;

@@ -8,8 +8,8 @@ namespace weft {
 namespace {
 
 struct Format {
-  float max_value;      // largest value of the format
-  float inverse_max;    // fp32(1 / max_value)
+  float max_value;    // largest value of the format
+  float inverse_max;  // fp32(1 / max_value)
   float min_absmax;
 };
 constexpr Format kFp8Format = {448.0f, 1.0f / 448.0f, 1e-4f};

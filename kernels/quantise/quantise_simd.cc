@@ -27,6 +27,10 @@ inline float power_of_two_at_least(float x) {
   return __builtin_bit_cast(float, ((bits >> 23) + ((bits & 0x7fffffu) != 0 ? 1u : 0u)) << 23);
 }
 
+inline float inverse_of_power_of_two(float x) {
+  return __builtin_bit_cast(float, (254u << 23) - __builtin_bit_cast(uint32_t, x));
+}
+
 template <class T>
 inline void quantise_block(const T* x, T* y, int64_t count, const Grid& grid) {
   Lanes largest = all(grid.min_absmax);
@@ -34,7 +38,7 @@ inline void quantise_block(const T* x, T* y, int64_t count, const Grid& grid) {
   for (; i + kLanes <= count; i += kLanes) largest = max(largest, magnitude(load(x + i)));
   if (i < count) largest = max(largest, magnitude(load_first(x + i, count - i)));
   const float s = power_of_two_at_least(max_of_lanes(largest) * grid.inverse_max);
-  const Lanes scale = all(s), inverse = all(1.0f / s);  // both exact
+  const Lanes scale = all(s), inverse = all(inverse_of_power_of_two(s));
   for_lanes(count, y, [&](int64_t k, auto get) { return mul(round_to_grid(mul(get(x + k), inverse), grid), scale); });
 }
 

@@ -25,7 +25,7 @@ TEST(Quantise, WorkedExamples) {
       {QuantFormat::kFp8, {448, 447, -1}, {448, 448, -1}},
       {QuantFormat::kFp8, {449, 420, 3.0f}, {448, 416, 3.0f}},
       {QuantFormat::kFp8, {7.0f, 6.8f}, {7.0f, 7.0f}},
-      {QuantFormat::kFp8, {7.1f, 6.4f}, {7.0f, 6.5f}},                 // scale 2^-5, steps of 0.5
+      {QuantFormat::kFp8, {7.1f, 6.4f}, {7.0f, 6.5f}},                      // scale 2^-5, steps of 0.5
       {QuantFormat::kFp8, {1e-4f, 5e-5f, 0}, {9.9182e-5f, 4.9591e-5f, 0}},  // scale 2^-22
       {QuantFormat::kFp8, {0, 0, 0}, {0, 0, 0}},
       {QuantFormat::kFp4, {0, 0}, {0, 0}},
@@ -37,8 +37,16 @@ TEST(Quantise, WorkedExamples) {
       const auto n = static_cast<int64_t>(e.x.size());
       TestArray x(DType::kF32, n), y(DType::kF32, n);
       for (int64_t i = 0; i < n; ++i) x.set(i, e.x[i]);
-      variant.run({.x = x.data(), .y = y.data(), .x_stride = n, .y_stride = n, .num_rows = 1, .width = n, .begin = 0,
-                   .end = n, .block = 64, .format = e.format});
+      variant.run({.x = x.data(),
+                   .y = y.data(),
+                   .x_stride = n,
+                   .y_stride = n,
+                   .num_rows = 1,
+                   .width = n,
+                   .begin = 0,
+                   .end = n,
+                   .block = 64,
+                   .format = e.format});
       for (int64_t i = 0; i < n; ++i) {
         EXPECT_NEAR(y.get(i), e.y[i], std::fabs(e.y[i]) * 1e-4) << variant.name << " x = " << e.x[i];
       }
@@ -55,9 +63,10 @@ TEST(Quantise, EveryPlaceOfTheGrid) {
       std::vector<float> x, y;
       for (float v = max; v > 1e-5f; v *= 0.9993f) x.push_back(x.size() % 2 == 0 ? v : -v);
       for (int code = 0; code < 127; ++code) {  // the grid, its midpoints, and the numbers beside them
-        const float low = e4m3_to_float(static_cast<uint8_t>(code)), high = e4m3_to_float(static_cast<uint8_t>(code + 1));
-        for (const float v : {low, (low + high) / 2, std::nextafter((low + high) / 2, 0.0f),
-                              std::nextafter((low + high) / 2, 1e9f)}) {
+        const float low = e4m3_to_float(static_cast<uint8_t>(code)),
+                    high = e4m3_to_float(static_cast<uint8_t>(code + 1));
+        for (const float v :
+             {low, (low + high) / 2, std::nextafter((low + high) / 2, 0.0f), std::nextafter((low + high) / 2, 1e9f)}) {
           if (v <= max) x.push_back(v), x.push_back(-v);
         }
       }
@@ -71,11 +80,19 @@ TEST(Quantise, EveryPlaceOfTheGrid) {
       for (size_t i = 63; i < x.size(); i += 64) x[i] = max;  // every block has scale 1
       y.resize(x.size());
       const auto n = static_cast<int64_t>(x.size());
-      variant.run({.x = x.data(), .y = y.data(), .x_stride = n, .y_stride = n, .num_rows = 1, .width = n, .begin = 0,
-                   .end = n, .block = 64, .format = format});
+      variant.run({.x = x.data(),
+                   .y = y.data(),
+                   .x_stride = n,
+                   .y_stride = n,
+                   .num_rows = 1,
+                   .width = n,
+                   .begin = 0,
+                   .end = n,
+                   .block = 64,
+                   .format = format});
       for (size_t i = 0; i < x.size(); ++i) {
-        const float expected = format == QuantFormat::kFp8 ? e4m3_to_float(float_to_e4m3(x[i]))
-                                                           : e2m1_to_float(float_to_e2m1(x[i]));
+        const float expected =
+            format == QuantFormat::kFp8 ? e4m3_to_float(float_to_e4m3(x[i])) : e2m1_to_float(float_to_e2m1(x[i]));
         ASSERT_EQ(std::bit_cast<uint32_t>(y[i]), std::bit_cast<uint32_t>(expected)) << variant.name << " x = " << x[i];
       }
     }
@@ -90,8 +107,17 @@ TEST(Quantise, Hadamard) {
     if (variant.isa > max_isa()) continue;
     for (int64_t i : {0, 1, 5, 64, 127}) {
       for (int64_t j = 0; j < n; ++j) x.set(j, j == i ? 1.0f : 0.0f);
-      variant.run({.x = x.data(), .y = y.data(), .x_stride = n, .y_stride = n, .num_rows = 1, .width = n, .begin = 0,
-                   .end = 0, .block = 32, .format = QuantFormat::kFp4, .hadamard = true});
+      variant.run({.x = x.data(),
+                   .y = y.data(),
+                   .x_stride = n,
+                   .y_stride = n,
+                   .num_rows = 1,
+                   .width = n,
+                   .begin = 0,
+                   .end = 0,
+                   .block = 32,
+                   .format = QuantFormat::kFp4,
+                   .hadamard = true});
       for (int64_t j = 0; j < n; ++j) {
         const float sign = std::popcount(static_cast<uint64_t>(i & j)) % 2 == 0 ? 1.0f : -1.0f;
         ASSERT_EQ(y.get(j), sign * 0.088388347f) << variant.name << " " << i << " " << j;
@@ -108,12 +134,12 @@ struct Case {
 TEST(Quantise, VariantsEqualTheReference) {
   std::mt19937 random(kSeed);
   const Case kCases[] = {
-      {0, 64, 0, 64, 64, 0, false},  {2, 1, 0, 1, 128, 0, false},      {3, 17, 0, 17, 32, 1, false},
-      {2, 64, 0, 64, 64, 0, false},  {2, 512, 0, 448, 64, 0, false},   {2, 512, 0, 448, 64, 3, false},
-      {3, 130, 0, 130, 128, 1, false}, {2, 100, 7, 91, 32, 2, false},  {1, 300, 3, 300, 33, 1, false},
-      {2, 128, 0, 128, 32, 0, true}, {3, 64, 0, 64, 32, 1, true},      {2, 16, 0, 16, 32, 0, true},
-      {2, 8, 0, 8, 4, 1, true},      {2, 1, 0, 1, 1, 0, true},         {1, 1024, 0, 512, 32, 1, true},
-      {2, 32, 0, 0, 32, 0, true},    {1, 4096, 0, 4096, 128, 0, false}, {1, 15, 5, 5, 8, 0, false},
+      {0, 64, 0, 64, 64, 0, false},    {2, 1, 0, 1, 128, 0, false},       {3, 17, 0, 17, 32, 1, false},
+      {2, 64, 0, 64, 64, 0, false},    {2, 512, 0, 448, 64, 0, false},    {2, 512, 0, 448, 64, 3, false},
+      {3, 130, 0, 130, 128, 1, false}, {2, 100, 7, 91, 32, 2, false},     {1, 300, 3, 300, 33, 1, false},
+      {2, 128, 0, 128, 32, 0, true},   {3, 64, 0, 64, 32, 1, true},       {2, 16, 0, 16, 32, 0, true},
+      {2, 8, 0, 8, 4, 1, true},        {2, 1, 0, 1, 1, 0, true},          {1, 1024, 0, 512, 32, 1, true},
+      {2, 32, 0, 0, 32, 0, true},      {1, 4096, 0, 4096, 128, 0, false}, {1, 15, 5, 5, 8, 0, false},
   };
   for (const auto& variant : quantise_variants()) {
     if (variant.isa > max_isa()) continue;
@@ -124,9 +150,18 @@ TEST(Quantise, VariantsEqualTheReference) {
             const int64_t stride = c.width + 5, count = c.rows * stride;
             TestArray x(dtype, count, c.offset), expected(dtype, count), y(dtype, count, c.offset);
             x.fill(random, scale);
-            QuantiseArgs args{.x = x.data(), .y = expected.data(), .dtype = dtype, .x_stride = stride,
-                              .y_stride = stride, .num_rows = c.rows, .width = c.width, .begin = c.begin, .end = c.end,
-                              .block = c.block, .format = format, .hadamard = c.hadamard};
+            QuantiseArgs args{.x = x.data(),
+                              .y = expected.data(),
+                              .dtype = dtype,
+                              .x_stride = stride,
+                              .y_stride = stride,
+                              .num_rows = c.rows,
+                              .width = c.width,
+                              .begin = c.begin,
+                              .end = c.end,
+                              .block = c.block,
+                              .format = format,
+                              .hadamard = c.hadamard};
             quantise_ref(args);
             args.y = y.data();
             variant.run(args);
@@ -136,7 +171,8 @@ TEST(Quantise, VariantsEqualTheReference) {
             args.y = x.data();
             variant.run(args);
             for (int64_t row = 0; row < c.rows; ++row) {
-              ASSERT_EQ(x.bits(row * stride, c.width), expected.bits(row * stride, c.width)) << variant.name << " in place";
+              ASSERT_EQ(x.bits(row * stride, c.width), expected.bits(row * stride, c.width))
+                  << variant.name << " in place";
             }
           }
         }

@@ -32,9 +32,7 @@ inline void sums_of_squares(const T* x, int64_t stride, int64_t width, Square sq
 
 inline float round_bf16_scalar(float x) { return first_lane(round_bf16(all(x))); }
 
-inline float inverse_root(float x) {
-  return _mm_cvtss_f32(_mm_div_ss(_mm_set_ss(1.0f), _mm_sqrt_ss(_mm_set_ss(x))));
-}
+inline float inverse_root(float x) { return _mm_cvtss_f32(_mm_div_ss(_mm_set_ss(1.0f), _mm_sqrt_ss(_mm_set_ss(x)))); }
 
 template <class T, class W, class Square>
 inline void run(const RmsNormArgs& args, Square square, bool each_step) {

@@ -39,8 +39,15 @@ TEST(RmsNorm, EachStepRounds) {
   const float r = round_bf16(1.0f / std::sqrt(round_bf16(round_bf16(sum / 3) + 1e-6f)));
   for (const auto& variant : rms_norm_variants()) {
     if (variant.isa > max_isa()) continue;
-    variant.run({.x = x.data(), .y = y.data(), .dtype = DType::kBF16, .x_stride = 3, .y_stride = 3, .num_rows = 1,
-                 .width = 3, .eps = 1e-6f, .rounding = NormRounding::kEachStep});
+    variant.run({.x = x.data(),
+                 .y = y.data(),
+                 .dtype = DType::kBF16,
+                 .x_stride = 3,
+                 .y_stride = 3,
+                 .num_rows = 1,
+                 .width = 3,
+                 .eps = 1e-6f,
+                 .rounding = NormRounding::kEachStep});
     for (int i = 0; i < 3; ++i) EXPECT_EQ(y.get(i), round_bf16(x.get(i) * r)) << variant.name;
   }
 }
@@ -58,7 +65,12 @@ TEST(RmsNorm, SumOrder) {
   const float r = 1.0f / std::sqrt(sum / 40.0f + 1e-5f);
   for (const auto& variant : rms_norm_variants()) {
     if (variant.isa > max_isa()) continue;
-    variant.run({.x = x.data(), .y = y.data(), .x_stride = width, .y_stride = width, .num_rows = 1, .width = width,
+    variant.run({.x = x.data(),
+                 .y = y.data(),
+                 .x_stride = width,
+                 .y_stride = width,
+                 .num_rows = 1,
+                 .width = width,
                  .eps = 1e-5f});
     for (int64_t i = 0; i < width; ++i) EXPECT_EQ(y.get(i), x.get(i) * r) << variant.name << " " << i;
   }
@@ -94,8 +106,14 @@ TEST(RmsNorm, VariantsEqualTheReference) {
           TestArray w(weight == 2 ? DType::kBF16 : DType::kF32, c.width, c.offset);
           x.fill(random, weight == 3 ? 3.0f : 1.0f);
           w.fill(random);
-          RmsNormArgs args{.x = x.data(), .y = expected.data(), .dtype = dtype, .x_stride = stride, .y_stride = stride,
-                           .num_rows = c.rows, .width = c.width, .eps = 1e-6f};
+          RmsNormArgs args{.x = x.data(),
+                           .y = expected.data(),
+                           .dtype = dtype,
+                           .x_stride = stride,
+                           .y_stride = stride,
+                           .num_rows = c.rows,
+                           .width = c.width,
+                           .eps = 1e-6f};
           if (weight == 1 || weight == 2) args.w = w.data(), args.w_dtype = w.dtype();
           if (weight == 3) args.rounding = NormRounding::kEachStep;
           rms_norm_ref(args);

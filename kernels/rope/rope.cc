@@ -29,7 +29,8 @@ std::vector<float> rope_frequencies(double theta, int64_t rotary_dims, const Rop
 
   // The (fractional) index whose frequency turns `rotations` times within the original context.
   const auto correction = [&](double rotations) {
-    const double turns = static_cast<double>(scaling.original_max_position_embeddings) / (rotations * 2 * std::numbers::pi);
+    const double turns =
+        static_cast<double>(scaling.original_max_position_embeddings) / (rotations * 2 * std::numbers::pi);
     return static_cast<double>(rotary_dims) * std::log(turns) / (2 * std::log(theta));
   };
   // The clamp to rotary_dims - 1, not to the number of frequencies, is that of the published code.

@@ -18,7 +18,7 @@
 
 namespace weft {
 
-struct RopeScaling {          // YaRN; factor 1: none
+struct RopeScaling {  // YaRN; factor 1: none
   double factor = 1, beta_fast = 32, beta_slow = 1;
   int64_t original_max_position_embeddings = 0;
   bool operator==(const RopeScaling&) const = default;

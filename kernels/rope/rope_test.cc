@@ -17,22 +17,36 @@ constexpr RopeScaling kV4Scaling = {.factor = 16, .original_max_position_embeddi
 TEST(Rope, FrequenciesOfV4) {
   const auto f = rope_frequencies(160000, 64, kV4Scaling);
   ASSERT_EQ(f.size(), 32u);
-  struct Case { size_t i; double value; };
-  for (auto [i, value] : {Case{0, 1}, {1, 0.687656045}, {15, 3.63553858e-3}, {16, 2.265625e-3}, {17, 1.39680129e-3},
-                          {20, 2.96977778e-4}, {24, 1.953125e-5}, {25, 5.37231267e-6}, {31, 5.68052904e-7}}) {
+  struct Case {
+    size_t i;
+    double value;
+  };
+  for (auto [i, value] : {Case{0, 1},
+                          {1, 0.687656045},
+                          {15, 3.63553858e-3},
+                          {16, 2.265625e-3},
+                          {17, 1.39680129e-3},
+                          {20, 2.96977778e-4},
+                          {24, 1.953125e-5},
+                          {25, 5.37231267e-6},
+                          {31, 5.68052904e-7}}) {
     EXPECT_NEAR(f[i] / value, 1, 3 * 0x1p-24) << i;
   }
   const auto plain = rope_frequencies(10000, 64, {});
-  for (size_t i = 0; i < 32; ++i) EXPECT_NEAR(plain[i] * std::pow(10000.0, static_cast<double>(i) / 32), 1, 0x1p-23) << i;
+  for (size_t i = 0; i < 32; ++i)
+    EXPECT_NEAR(plain[i] * std::pow(10000.0, static_cast<double>(i) / 32), 1, 0x1p-23) << i;
 }
 
 // glm_moe_dsa.md 2.5: the ratios of the scaled to the plain frequencies.
 TEST(Rope, FrequenciesOfV32) {
   const auto f = rope_frequencies(10000, 64, {.factor = 40, .original_max_position_embeddings = 4096});
   const auto plain = rope_frequencies(10000, 64, {});
-  struct Case { size_t i; double ratio; };
-  for (auto [i, ratio] : {Case{0, 1}, {10, 1}, {11, 0.925}, {15, 0.625}, {16, 0.55}, {20, 0.25}, {22, 0.1}, {23, 0.025},
-                          {31, 0.025}}) {
+  struct Case {
+    size_t i;
+    double ratio;
+  };
+  for (auto [i, ratio] :
+       {Case{0, 1}, {10, 1}, {11, 0.925}, {15, 0.625}, {16, 0.55}, {20, 0.25}, {22, 0.1}, {23, 0.025}, {31, 0.025}}) {
     EXPECT_NEAR(f[i] / plain[i], ratio, 1e-6) << i;
   }
 }
@@ -80,9 +94,18 @@ TEST(Rope, VariantsEqualTheReference) {
   for (const auto& variant : rope_variants()) {
     if (variant.isa > max_isa()) continue;
     for (const DType dtype : kFloatTypes) {
-      for (const Case& c : {Case{0, 1, 8, 4, 0}, {1, 1, 2, 2, 0}, {2, 3, 8, 4, 1}, {2, 1, 20, 14, 3}, {3, 2, 16, 16, 0},
-                            {2, 2, 24, 18, 1}, {1, 3, 33, 30, 5}, {2, 2, 64, 32, 0}, {1, 2, 66, 34, 2}, {3, 5, 128, 64, 0},
-                            {2, 4, 512, 64, 7}, {2, 1, 67, 66, 1}}) {
+      for (const Case& c : {Case{0, 1, 8, 4, 0},
+                            {1, 1, 2, 2, 0},
+                            {2, 3, 8, 4, 1},
+                            {2, 1, 20, 14, 3},
+                            {3, 2, 16, 16, 0},
+                            {2, 2, 24, 18, 1},
+                            {1, 3, 33, 30, 5},
+                            {2, 2, 64, 32, 0},
+                            {1, 2, 66, 34, 2},
+                            {3, 5, 128, 64, 0},
+                            {2, 4, 512, 64, 7},
+                            {2, 1, 67, 66, 1}}) {
         std::vector<int32_t> positions;
         for (int64_t row = 0; row < c.rows; ++row) positions.push_back(static_cast<int32_t>(random() % 1000000));
         std::vector<float> table(c.rows * c.rotary_dims);
@@ -91,8 +114,14 @@ TEST(Rope, VariantsEqualTheReference) {
           const int64_t count = c.rows * c.heads * c.head_dim;
           TestArray x(dtype, count, c.offset), expected(dtype, count), y(dtype, count, 2 * c.offset);
           x.fill(random);
-          RopeArgs args{.x = x.data(), .y = expected.data(), .dtype = dtype, .num_rows = c.rows, .num_heads = c.heads,
-                        .head_dim = c.head_dim, .rotary_dims = c.rotary_dims, .table = table.data(),
+          RopeArgs args{.x = x.data(),
+                        .y = expected.data(),
+                        .dtype = dtype,
+                        .num_rows = c.rows,
+                        .num_heads = c.heads,
+                        .head_dim = c.head_dim,
+                        .rotary_dims = c.rotary_dims,
+                        .table = table.data(),
                         .direction = direction};
           rope_ref(args);
           args.y = y.data();

@@ -19,11 +19,12 @@ TEST(Swiglu, Formula) {
     if (variant.isa > max_isa()) continue;
     float y[5];
     variant.run({.g = g, .u = u, .y = y, .count = 5});
-    for (int i = 0; i < 5; ++i) EXPECT_NEAR(y[i], silu(g[i]) * u[i], std::fabs(silu(g[i]) * u[i]) * 1e-6) << variant.name;
+    for (int i = 0; i < 5; ++i)
+      EXPECT_NEAR(y[i], silu(g[i]) * u[i], std::fabs(silu(g[i]) * u[i]) * 1e-6) << variant.name;
     variant.run({.g = g, .u = u, .y = y, .count = 5, .limit = 10});
-    EXPECT_NEAR(y[2], silu(-2) * 10, 1e-5) << variant.name;         // u from above
-    EXPECT_NEAR(y[3], silu(10) * -10, 1e-4) << variant.name;        // g from above, u from below
-    EXPECT_NEAR(y[4], silu(-30) * 0.5, 1e-15) << variant.name;      // g is not clamped from below
+    EXPECT_NEAR(y[2], silu(-2) * 10, 1e-5) << variant.name;     // u from above
+    EXPECT_NEAR(y[3], silu(10) * -10, 1e-4) << variant.name;    // g from above, u from below
+    EXPECT_NEAR(y[4], silu(-30) * 0.5, 1e-15) << variant.name;  // g is not clamped from below
   }
 }
 
@@ -35,16 +36,17 @@ TEST(Swiglu, VariantsEqualTheReference) {
       for (const float limit : {0.0f, 10.0f, 1.5f}) {
         for (const int64_t count : {0, 1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 100, 1000, 2048}) {
           for (const int64_t offset : {0, 1, 5}) {
-            TestArray g(dtype, count, offset), u(dtype, count, 2 * offset), y(dtype, count, offset), expected(dtype, count);
+            TestArray g(dtype, count, offset), u(dtype, count, 2 * offset), y(dtype, count, offset),
+                expected(dtype, count);
             g.fill(random, 3);
             u.fill(random, 5);
-            SwigluArgs args{.g = g.data(), .u = u.data(), .y = expected.data(), .dtype = dtype, .count = count,
-                            .limit = limit};
+            SwigluArgs args{
+                .g = g.data(), .u = u.data(), .y = expected.data(), .dtype = dtype, .count = count, .limit = limit};
             swiglu_ref(args);
             args.y = y.data();
             variant.run(args);
-            ASSERT_EQ(y.bits(), expected.bits()) << variant.name << " " << dtype_name(dtype) << " " << count << " seed "
-                                                 << kSeed;
+            ASSERT_EQ(y.bits(), expected.bits())
+                << variant.name << " " << dtype_name(dtype) << " " << count << " seed " << kSeed;
             EXPECT_TRUE(y.guards_are_nan());
             args.y = offset == 1 ? u.data() : g.data();
             variant.run(args);
