@@ -243,39 +243,67 @@ struct FormatFp4 {
 };
 
 // 2^(code - 127); code 0 is a subnormal, 255 NaN.
-static inline float e8m0_value(uint8_t code) {
-  const uint32_t bits = code == 0 ? 0x00400000u : code == 255 ? 0x7fc00000u : static_cast<uint32_t>(code) << 23;
-  return __builtin_bit_cast(float, bits);
+struct E8m0Table {
+  float value[256];
+};
+static constexpr E8m0Table make_e8m0_table() {
+  E8m0Table t{};
+  for (uint32_t code = 0; code < 256; ++code) {
+    t.value[code] = __builtin_bit_cast(float, code == 0 ? 0x00400000u : code == 255 ? 0x7fc00000u : code << 23);
+  }
+  return t;
+}
+static constexpr E8m0Table kE8m0Table = make_e8m0_table();
+
+static inline int64_t scale_offset(const WeightMatrix& w, int64_t row) {
+  return row / w.block_rows * ((w.cols + w.block_cols - 1) / w.block_cols);
 }
 
-// Scales of one row of w.
-struct RowScales {
-  const void* base = nullptr;  // null: 1
-  bool is_f32 = false;
-  static RowScales of(const WeightMatrix& w, int64_t row) {
-    if (w.scale == nullptr) return {};
-    const int64_t offset = row / w.block_rows * ((w.cols + w.block_cols - 1) / w.block_cols);
-    const bool f32 = w.scale_dtype == DType::kF32;
-    return {static_cast<const uint8_t*>(w.scale) + offset * (f32 ? 4 : 1), f32};
-  }
-  float at(int64_t block) const {
-    if (base == nullptr) return 1;
-    return is_f32 ? static_cast<const float*>(base)[block] : e8m0_value(static_cast<const uint8_t*>(base)[block]);
-  }
+// Scales of one row of w, by group of columns.
+struct ScalesE8m0 {
+  const uint8_t* code;
+  ScalesE8m0() = default;
+  ScalesE8m0(const WeightMatrix& w, int64_t row) : code(static_cast<const uint8_t*>(w.scale) + scale_offset(w, row)) {}
+  float at(int64_t group) const { return kE8m0Table.value[code[group]]; }
+};
+struct ScalesF32 {
+  const float* value;
+  ScalesF32() = default;
+  ScalesF32(const WeightMatrix& w, int64_t row) : value(static_cast<const float*>(w.scale) + scale_offset(w, row)) {}
+  float at(int64_t group) const { return value[group]; }
+};
+struct ScalesNone {
+  ScalesNone() = default;
+  ScalesNone(const WeightMatrix&, int64_t) {}
+  float at(int64_t) const { return 1; }
 };
 
 // Columns that share a scale; all of them if there is none.
 static inline int64_t scale_cols(const WeightMatrix& w) { return w.scale == nullptr ? w.cols : w.block_cols; }
 
-// Calls f.template operator()<Format>(); false if no format decodes w in registers (a scale on F32 or BF16).
+// Calls f.template operator()<Format, Scales>(); false if no format decodes w in registers (a scale on F32 or BF16).
 template <class F>
 static inline bool with_format(const WeightMatrix& w, F f) {
+  const auto scaled = [&]<class Format>() {
+    if (w.scale == nullptr) {
+      f.template operator()<Format, ScalesNone>();
+    } else if (w.scale_dtype == DType::kF32) {
+      f.template operator()<Format, ScalesF32>();
+    } else {
+      f.template operator()<Format, ScalesE8m0>();
+    }
+    return true;
+  };
+  const auto plain = [&]<class Format>() {
+    if (w.scale == nullptr) f.template operator()<Format, ScalesNone>();
+    return w.scale == nullptr;
+  };
   switch (w.dtype) {
-    case DType::kF32: return w.scale == nullptr && (f.template operator()<FormatF32>(), true);
-    case DType::kBF16: return w.scale == nullptr && (f.template operator()<FormatBf16>(), true);
-    case DType::kF8E4M3: f.template operator()<FormatFp8>(); return true;
-    case DType::kF4E2M1: f.template operator()<FormatFp4>(); return true;
-    case DType::kI8: f.template operator()<FormatI8>(); return true;
+    case DType::kF32: return plain.template operator()<FormatF32>();
+    case DType::kBF16: return plain.template operator()<FormatBf16>();
+    case DType::kF8E4M3: return scaled.template operator()<FormatFp8>();
+    case DType::kF4E2M1: return scaled.template operator()<FormatFp4>();
+    case DType::kI8: return scaled.template operator()<FormatI8>();
     default: return false;
   }
 }

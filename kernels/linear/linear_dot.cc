@@ -31,142 +31,143 @@ struct Job {
   int64_t x_stride, k_blocks, row_bytes;
 };
 
-template <class Format, int kCols>
+// kRows rows of w times kCols rows of x.
+template <class Format, class Scales, int kCols>
 struct DotBlock {
   static constexpr int kRows = block_rows<Format, kCols>();
   static constexpr int kSums = kRows * kCols;
   static constexpr int kQuads = (kSums + 3) / 4;
   using Scale = typename Format::Scale;
 
-  F16 acc[kSums];
-  Scale scale[kRows];
+  const WeightMatrix* w;
+  int64_t number[kRows];  // of the rows of w
   const uint8_t* row[kRows];
   const float* x[kCols];
+  Scales scales[kRows];
   int64_t ahead;  // bytes from a row of this block to the same row of the next one
 
   static int64_t bytes_of(int64_t k) { return k * Format::kBits / 8; }
 
-  inline void unit(int64_t k) {
+  DotBlock(const Job& job, int64_t row0, const float* x0) : w(job.w), ahead(kRows * job.row_bytes) {
+    for (int r = 0; r < kRows; ++r) {
+      number[r] = at_most(row0 + r, w->rows - 1);
+      row[r] = static_cast<const uint8_t*>(w->data) + number[r] * job.row_bytes;
+      scales[r] = Scales(*w, number[r]);
+    }
+    for (int m = 0; m < kCols; ++m) x[m] = x0 + m * job.x_stride;
+  }
+
+  // The elements [k, stop) of one scale group that whole units do not cover; `end` is that of the block of K.
+  __attribute__((noinline)) int64_t finish_group(int64_t k, int64_t stop, int64_t end, int64_t g, F16* acc) const {
+    while (k < stop) {
+      const int64_t count = at_most(kChunk, end - k);
+      for (int r = 0; r < kRows; ++r) {
+        alignas(64) uint8_t copy[kChunk * 4] = {};  // so that nothing beyond the row is read
+        F16 value;
+        if (k + count <= stop) {
+          __builtin_memcpy(copy, row[r] + bytes_of(k), static_cast<size_t>(bytes_of(count)));
+          value = Format::decode_one(copy, Format::prepare(scales[r].at(g)));
+        } else {  // elements of several scales
+          alignas(64) float plain[kChunk] = {};
+          for (int64_t i = 0; i < count; ++i) plain[i] = weight_value(*w, number[r], k + i);
+          value = f_load(plain);
+        }
+        for (int m = 0; m < kCols; ++m) {
+          F16& sum = acc[r * kCols + m];
+          sum = f_fma_first(value, f_load_first(x[m] + k, count), sum, count);
+        }
+      }
+      k += count;
+    }
+    return k;
+  }
+
+  // acc += elements [begin, end) of a block of K. Returns true if a scale is hard.
+  __attribute__((always_inline)) inline bool accumulate(int64_t begin, int64_t end, F16* sums) const {
     constexpr int kUnit = Format::kUnit;
     constexpr int64_t kUnitBytes = kUnit * kChunk * Format::kBits / 8;
-    F16 w[kRows][kUnit];
-    const int64_t offset = bytes_of(k);
-    if (kUnitBytes >= kCacheLine || (offset & (kCacheLine - 1)) < kUnitBytes) {
+    const int64_t group = scale_cols(*w);
+    bool hard = false;
+    F16 acc[kSums];
+#pragma GCC unroll 16
+    for (int i = 0; i < kSums; ++i) acc[i] = sums[i];
+    int64_t k = begin, g = k / group, group_end = (g + 1) * group;
+    while (k < end) {
+      Scale scale[kRows];
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
-        _mm_prefetch(reinterpret_cast<const char*>(row[r] + offset + ahead), _MM_HINT_T0);
+        const float s = scales[r].at(g);
+        hard |= Format::is_hard_scale(s);
+        scale[r] = Format::prepare(s);
       }
-    }
+      const int64_t stop = at_most(end, group_end);
+      for (; k + kUnit * kChunk <= stop; k += kUnit * kChunk) {
+        F16 w_unit[kRows][kUnit];
+        const int64_t offset = bytes_of(k);
+        if (kUnitBytes >= kCacheLine || (offset & (kCacheLine - 1)) < kUnitBytes) {
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) Format::decode(row[r] + offset, scale[r], w[r]);
+          for (int r = 0; r < kRows; ++r) {
+            _mm_prefetch(reinterpret_cast<const char*>(row[r] + offset + ahead), _MM_HINT_T0);
+          }
+        }
 #pragma GCC unroll 4
-    for (int u = 0; u < kUnit; ++u) {
+        for (int r = 0; r < kRows; ++r) Format::decode(row[r] + offset, scale[r], w_unit[r]);
 #pragma GCC unroll 4
-      for (int m = 0; m < kCols; ++m) {
-        const F16 xv = f_load(x[m] + k + u * kChunk);
+        for (int u = 0; u < kUnit; ++u) {
 #pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) acc[r * kCols + m] = f_fma(w[r][u], xv, acc[r * kCols + m]);
+          for (int m = 0; m < kCols; ++m) {
+            const F16 xv = f_load(x[m] + k + u * kChunk);
+#pragma GCC unroll 4
+            for (int r = 0; r < kRows; ++r) acc[r * kCols + m] = f_fma(w_unit[r][u], xv, acc[r * kCols + m]);
+          }
+        }
       }
+      if (k < stop) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kSums; ++i) sums[i] = acc[i];
+        k = finish_group(k, stop, end, g, sums);
+#pragma GCC unroll 16
+        for (int i = 0; i < kSums; ++i) acc[i] = sums[i];
+      }
+      do {
+        ++g;
+        group_end += group;
+      } while (group_end <= k);
     }
+#pragma GCC unroll 16
+    for (int i = 0; i < kSums; ++i) sums[i] = acc[i];
+    return hard;
   }
 
-  inline void one(int64_t k) {
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      const F16 w = Format::decode_one(row[r] + bytes_of(k), scale[r]);
-#pragma GCC unroll 4
-      for (int m = 0; m < kCols; ++m) acc[r * kCols + m] = f_fma(w, f_load(x[m] + k), acc[r * kCols + m]);
-    }
-  }
-
-  // Fewer than 16 elements, or elements of several scales.
-  inline void rest(const WeightMatrix& w, int64_t row0, int64_t k, int64_t count) {
-    for (int r = 0; r < kRows; ++r) {
-      alignas(64) float value[kChunk] = {};
-      const int64_t n = at_most(row0 + r, w.rows - 1);
-      for (int64_t i = 0; i < count; ++i) value[i] = weight_value(w, n, k + i);
-      for (int m = 0; m < kCols; ++m) {
-        acc[r * kCols + m] = f_fma_first(f_load(value), f_load_first(x[m] + k, count), acc[r * kCols + m], count);
-      }
-    }
-  }
-
-  // Fewer than 16 elements of one scale, decoded from a copy so that nothing beyond the row is read.
-  inline void part(int64_t k, int64_t count) {
-    for (int r = 0; r < kRows; ++r) {
-      alignas(64) uint8_t copy[kChunk * 4] = {};
-      __builtin_memcpy(copy, row[r] + bytes_of(k), static_cast<size_t>(bytes_of(count)));
-      const F16 w = Format::decode_one(copy, scale[r]);
-      for (int m = 0; m < kCols; ++m) {
-        acc[r * kCols + m] = f_fma_first(w, f_load_first(x[m] + k, count), acc[r * kCols + m], count);
-      }
-    }
-  }
-
-  inline void totals(float* out) const {
+  static void totals(const F16* sums, float* out) {
     const __m256 zero = _mm256_setzero_ps();
 #pragma GCC unroll 4
     for (int q = 0; q < kQuads; ++q) {
-      const auto sum = [&](int i) { return q * 4 + i < kSums ? fold_halves(acc[at_most(q * 4 + i, kSums - 1)]) : zero; };
+      const auto sum = [&](int i) { return q * 4 + i < kSums ? fold_halves(sums[at_most(q * 4 + i, kSums - 1)]) : zero; };
       _mm_storeu_ps(out + q * 4, fold_eight(sum(0), sum(1), sum(2), sum(3)));
     }
   }
 
-  // y of kRows output rows from row0 on (those >= w.rows repeat the last) and kCols input rows; out[r * kCols + m].
-  // Returns false if a row is hard.
-  inline bool run(const Job& job, int64_t row0, const float* x0, float* out) {
-    const WeightMatrix& w = *job.w;
-    const int64_t cols = w.cols, block = cols / job.k_blocks, group = scale_cols(w);
-    RowScales scales[kRows];
-    for (int r = 0; r < kRows; ++r) {
-      const int64_t n = at_most(row0 + r, w.rows - 1);
-      row[r] = static_cast<const uint8_t*>(w.data) + n * job.row_bytes;
-      scales[r] = RowScales::of(w, n);
-    }
-    for (int m = 0; m < kCols; ++m) x[m] = x0 + m * job.x_stride;
-    ahead = kRows * job.row_bytes;
+  // out[r * kCols + m]. Returns false if a row is hard.
+  bool run(int64_t k_blocks, float* out) const {
+    const int64_t block = w->cols / k_blocks;
     bool hard = false;
     float stack[4][kQuads * 4];
-    for (int64_t b = 0; b < job.k_blocks; ++b) {
-      for (int i = 0; i < kSums; ++i) acc[i] = f_zero();
-      const int64_t end = (b + 1) * block;
-      int64_t k = b * block, g = k / group, group_end = (g + 1) * group;
-      while (k < end) {
-        for (int r = 0; r < kRows; ++r) {
-          const float s = scales[r].at(g);
-          hard |= Format::is_hard_scale(s);
-          scale[r] = Format::prepare(s);
-        }
-        const int64_t stop = at_most(end, group_end);
-        for (; k + Format::kUnit * kChunk <= stop; k += Format::kUnit * kChunk) unit(k);
-        if constexpr (Format::kUnit > 1) {
-          for (; k + kChunk <= stop; k += kChunk) one(k);
-        }
-        if (k < stop) {
-          const int64_t count = at_most(kChunk, end - k);
-          if (k + count <= stop) {
-            part(k, count);
-          } else {
-            rest(w, row0, k, count);
-          }
-          k += count;
-        }
-        while (group_end <= k) {
-          ++g;
-          group_end += group;
-        }
-      }
+    F16 sums[kSums];
+    for (int64_t b = 0; b < k_blocks; ++b) {
+      for (int i = 0; i < kSums; ++i) sums[i] = f_zero();
+      hard |= accumulate(b * block, (b + 1) * block, sums);
+      totals(sums, out);
       // Blocks are leaves of a binary counter: as many finished sums are added as b has trailing one bits.
-      totals(out);
       int level = 0;
       for (; (b >> level & 1) != 0; ++level) {
         for (int i = 0; i < kQuads * 4; ++i) out[i] = stack[level][i] + out[i];
       }
-      if (b + 1 < job.k_blocks) {
+      if (b + 1 < k_blocks) {
         for (int i = 0; i < kQuads * 4; ++i) stack[level][i] = out[i];
       }
     }
-    for (int r = 0; r < kRows; ++r) hard |= Format::is_hard(row[r], cols);
+    for (int r = 0; r < kRows; ++r) hard |= Format::is_hard(row[r], w->cols);
     return !hard;
   }
 };
@@ -183,14 +184,13 @@ inline void put(const Output& out, int64_t m, int64_t n, float value) {
       static_cast<uint16_t>((nan ? bits | 0x400000u : bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-template <class Format, int kCols>
+template <class Format, class Scales, int kCols>
 void dot_columns(const Job& job, int64_t row0, int64_t row1, int64_t m0, const Output& out, int64_t origin) {
-  using Block = DotBlock<Format, kCols>;
+  using Block = DotBlock<Format, Scales, kCols>;
   const float* x = job.x + m0 * job.x_stride;
   for (int64_t row = row0; row < row1; row += Block::kRows) {
     alignas(64) float sum[Block::kQuads * 4];
-    Block block;
-    const bool exact = block.run(job, row, x, sum);
+    const bool exact = Block(job, row, x).run(job.k_blocks, sum);
     const int64_t rows = at_most(Block::kRows, row1 - row);
     for (int64_t r = 0; r < rows; ++r) {
       for (int m = 0; m < kCols; ++m) {
@@ -202,7 +202,7 @@ void dot_columns(const Job& job, int64_t row0, int64_t row1, int64_t m0, const O
 }
 
 // Groups of output rows stay in the first-level cache while all input rows pass, four at a time.
-template <class Format>
+template <class Format, class Scales>
 void dot_rows(const Job& job, int64_t row0, int64_t row1, int64_t rows, const Output& out) {
   constexpr int kMaxCols = 4;
   constexpr int64_t kGroup = 4;
@@ -211,10 +211,10 @@ void dot_rows(const Job& job, int64_t row0, int64_t row1, int64_t rows, const Ou
     const int64_t end = at_most(row + step, row1);
     for (int64_t m = 0; m < rows; m += kMaxCols) {
       switch (at_most(kMaxCols, rows - m)) {
-        case 1: dot_columns<Format, 1>(job, row, end, m, out, row0); break;
-        case 2: dot_columns<Format, 2>(job, row, end, m, out, row0); break;
-        case 3: dot_columns<Format, 3>(job, row, end, m, out, row0); break;
-        default: dot_columns<Format, 4>(job, row, end, m, out, row0); break;
+        case 1: dot_columns<Format, Scales, 1>(job, row, end, m, out, row0); break;
+        case 2: dot_columns<Format, Scales, 2>(job, row, end, m, out, row0); break;
+        case 3: dot_columns<Format, Scales, 3>(job, row, end, m, out, row0); break;
+        default: dot_columns<Format, Scales, 4>(job, row, end, m, out, row0); break;
       }
     }
   }
@@ -227,7 +227,9 @@ void WEFT_ISA_NAME(linear_dot)(const WeightMatrix& w, int64_t row0, int64_t row1
 void WEFT_ISA_NAME(linear_dot)(const WeightMatrix& w, int64_t row0, int64_t row1, const float* x, int64_t x_stride,
                                int64_t rows, int64_t k_blocks, const Output& out) {
   const Job job{&w, x, x_stride, k_blocks, w.cols * dtype_bits(w.dtype) / 8};
-  const bool done = with_format(w, [&]<class Format>() { dot_rows<Format>(job, row0, row1, rows, out); });
+  const bool done = with_format(w, [&]<class Format, class Scales>() {
+    dot_rows<Format, Scales>(job, row0, row1, rows, out);
+  });
   if (done) return;
   for (int64_t n = row0; n < row1; ++n) {
     for (int64_t m = 0; m < rows; ++m) put(out, m, n - row0, dot_ref(w, n, x + m * x_stride, k_blocks));

@@ -124,8 +124,8 @@ inline void pack_plain(const Source& s, const Panel& p, int64_t b, int64_t begin
 }
 
 // Scales of 16 rows for the groups of K from `group` on; true if one is hard for the format.
-template <class Format>
-inline bool load_scales(const RowScales* scales, int64_t group, float* out) {
+template <class Format, class Scales>
+inline bool load_scales(const Scales* scales, int64_t group, float* out) {
   bool hard = false;
   for (int r = 0; r < 16; ++r) {
     out[r] = scales[r].at(group);
@@ -134,12 +134,12 @@ inline bool load_scales(const RowScales* scales, int64_t group, float* out) {
   return hard;
 }
 
-template <class Format>
+template <class Format, class Scales>
 void pack_columns(const Source& s, const Panel& p) {
   const PackLayout& layout = *p.layout;
   const int64_t group_cols = scale_cols(*s.w);
-  RowScales scales[16];
-  for (int r = 0; r < 16; ++r) scales[r] = RowScales::of(*s.w, s.n[r]);
+  Scales scales[16];
+  for (int r = 0; r < 16; ++r) scales[r] = Scales(*s.w, s.n[r]);
   bool hard_codes = false;
   for (int r = 0; r < 16; ++r) hard_codes |= Format::is_hard(s.base + s.row[r], layout.k);
   for (int64_t b = 0; b < layout.k_blocks; ++b) {
@@ -250,7 +250,7 @@ void pack_weights(const WeightMatrix& w, int64_t row0, int64_t num_rows, int64_t
       s.row[r] = s.n[r] * row_bytes;
     }
     const Panel p{&layout, width, panel + c};
-    if (with_format(w, [&]<class Format>() { pack_columns<Format>(s, p); })) continue;
+    if (with_format(w, [&]<class Format, class Scales>() { pack_columns<Format, Scales>(s, p); })) continue;
     for (int64_t b = 0; b < layout.k_blocks; ++b) pack_plain(s, p, b, b * layout.block, 0, layout.block);
   }
 }
