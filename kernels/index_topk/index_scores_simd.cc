@@ -1,6 +1,7 @@
 // Compiled once per level. Bits of index_scores_ref: a panel of entries is transposed, so that vectors run along the
 // entries, and scored against a few heads at a time. The lanes of the canonical sum are vectors of their own here.
 #include "kernels/index_topk/index_topk_impl.h"
+#include "kernels/index_topk/panel-inl.h"
 #include "kernels/vector_math/f32_vector-inl.h"
 
 #ifdef __AVX512VNNI__
@@ -154,37 +155,6 @@ inline void add_heads(const float* q, const float* w, const float* packed, int64
   }
 }
 
-template <class Key>
-struct Panel {
-  const Key* rows[kIndexPanel];
-  int64_t count = 0;  // the rows beyond it repeat the last one; their scores are not stored
-};
-
-// Walks the rows of the entries from `begin` on, a panel at a time.
-template <class Key>
-class RowCursor {
- public:
-  RowCursor(const IndexScoresArgs& args, int64_t begin)
-      : args_(&args), g_(begin), page_(begin / args.page_entries), row_(begin % args.page_entries) {}
-
-  Panel<Key> next_panel() {
-    Panel<Key> panel;
-    for (; panel.count < kIndexPanel && g_ < args_->end; ++g_) {
-      panel.rows[panel.count++] = static_cast<const Key*>(args_->pages[page_]) + row_ * args_->head_dim;
-      if (++row_ == args_->page_entries) {
-        row_ = 0;
-        ++page_;
-      }
-    }
-    for (int64_t i = panel.count; i < kIndexPanel && panel.count > 0; ++i) panel.rows[i] = panel.rows[panel.count - 1];
-    return panel;
-  }
-
- private:
-  const IndexScoresArgs* args_;
-  int64_t g_, page_, row_;
-};
-
 template <class Query, class Key>
 void score_entries(const IndexScoresArgs& args) {
   const int64_t num_heads = args.num_heads, head_dim = args.head_dim;
@@ -204,11 +174,8 @@ void score_entries(const IndexScoresArgs& args) {
     const Panel<Key> panel = next;
     const Key* const* const rows = panel.rows;
     const int64_t count = panel.count;
-    // The next panel comes from memory while this one is scored; the transposition would wait for each line.
     next = ahead.next_panel();
-    for (int64_t i = 0; i < next.count; ++i) {
-      for (int64_t k = 0; k < head_dim; k += 64 / sizeof(Key)) _mm_prefetch(next.rows[i] + k, _MM_HINT_T1);
-    }
+    PanelFetch<Key> fetch(next, head_dim, kIndexPanel / kStrip * (num_heads + kHeads - 1) / kHeads);
     for (int64_t i = 0; i < count; i += kLanes) transpose(rows + i, head_dim, packed + i);
 
     for (int64_t strip = 0; strip < count; strip += kStrip) {
@@ -217,6 +184,7 @@ void score_entries(const IndexScoresArgs& args) {
       const float* const keys = packed + strip;
       int64_t h = 0;
       for (; h + kHeads <= num_heads; h += kHeads) {
+        fetch.advance();
         add_heads<kHeads>(q + h * head_dim, args.w + h, keys, head_dim, score);
       }
       if (num_heads - h == 2) add_heads<2>(q + h * head_dim, args.w + h, keys, head_dim, score);
@@ -255,10 +223,8 @@ void score_bf16_entries(const IndexScoresArgs& args) {
   for (int64_t begin = args.begin; begin < args.end;) {
     const Panel<uint16_t> panel = next;
     next = ahead.next_panel();
-    for (int64_t i = 0; i < next.count; ++i) {
-      for (int64_t k = 0; k < head_dim; k += 32) _mm_prefetch(next.rows[i] + k, _MM_HINT_T1);
-    }
-    if (score_int8_panel(args, queries, panel.rows, begin, panel.count, numbers, packed)) {
+    PanelFetch<uint16_t> fetch(next, head_dim, (num_heads + kInt8Heads - 1) / kInt8Heads);
+    if (score_int8_panel(args, queries, panel, begin, fetch, numbers, packed)) {
       begin += panel.count;
       continue;
     }

@@ -17,6 +17,7 @@
 #pragma once
 
 #include "kernels/index_topk/index_topk_impl.h"
+#include "kernels/index_topk/panel-inl.h"
 #include "kernels/vector_math/f32_vector-inl.h"
 
 namespace weft {
@@ -129,6 +130,17 @@ inline void transpose_numbers(const uint8_t* numbers, int64_t head_dim, uint32_t
   }
 }
 
+// _mm512_dpbusd_epi32 in place: GCC 12 copies the accumulators of a loop around it.
+inline __m512i add_dot_products(__m512i sum, __m512i key, __m512i query) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(key), "v"(query));
+  return sum;
+}
+
+inline __m512i in_register(__m512i v) {
+  asm("" : "+v"(v));
+  return v;
+}
+
 template <int NH>
 inline void add_int8_heads(const Int8Queries& q, int64_t h, const uint32_t* packed, int64_t head_dim,
                            __m512 (&score)[kInt8Vectors]) {
@@ -140,14 +152,13 @@ inline void add_int8_heads(const Int8Queries& q, int64_t h, const uint32_t* pack
   for (int64_t k = 0; k < head_dim; k += 4) {
     __m512i key[kInt8Vectors];
     for (int v = 0; v < kInt8Vectors; ++v) {
-      key[v] = _mm512_loadu_si512(packed + k / 4 * kIndexPanel + 16 * v);
-      asm("" : "+v"(key[v]));  // as in_register
+      key[v] = in_register(_mm512_loadu_si512(packed + k / 4 * kIndexPanel + 16 * v));
     }
     for (int i = 0; i < NH; ++i) {
       int32_t four;
       __builtin_memcpy(&four, numbers + i * head_dim + k, sizeof(four));
       const __m512i query = _mm512_set1_epi32(four);
-      for (int v = 0; v < kInt8Vectors; ++v) sum[i][v] = _mm512_dpbusd_epi32(sum[i][v], key[v], query);
+      for (int v = 0; v < kInt8Vectors; ++v) sum[i][v] = add_dot_products(sum[i][v], key[v], query);
     }
   }
   for (int i = 0; i < NH; ++i) {
@@ -158,14 +169,13 @@ inline void add_int8_heads(const Int8Queries& q, int64_t h, const uint32_t* pack
   }
 }
 
-// Scores [begin, begin + kIndexPanel) of 16-bit rows; false, with nothing written, if one of them is not exact. Rows
-// beyond `count` may be any.
-inline bool score_int8_panel(const IndexScoresArgs& args, const Int8Queries& q, const uint16_t* const* rows,
-                             int64_t begin, int64_t count, uint8_t* numbers, uint32_t* packed) {
+// Scores of a panel of bf16 rows that starts with entry `begin`; false, with nothing written, if a row is not exact.
+inline bool score_int8_panel(const IndexScoresArgs& args, const Int8Queries& q, const Panel<uint16_t>& panel,
+                             int64_t begin, PanelFetch<uint16_t>& fetch, uint8_t* numbers, uint32_t* packed) {
   const int64_t head_dim = args.head_dim;
   alignas(64) float scale[kIndexPanel];
   for (int64_t i = 0; i < kIndexPanel; ++i) {
-    const ExactRow row = split_row(rows[i], head_dim, numbers + i * head_dim);
+    const ExactRow row = split_row(panel.rows[i], head_dim, numbers + i * head_dim);
     if (!row.exact) return false;
     scale[i] = power_of_two(row.exponent);
   }
@@ -176,13 +186,14 @@ inline bool score_int8_panel(const IndexScoresArgs& args, const Int8Queries& q, 
   for (__m512& s : score) s = _mm512_setzero_ps();
   int64_t h = 0;
   for (; h + kInt8Heads <= args.num_heads; h += kInt8Heads) {
+    fetch.advance();
     add_int8_heads<kInt8Heads>(q, h, packed, head_dim, score);
   }
   for (; h + 2 <= args.num_heads; h += 2) add_int8_heads<2>(q, h, packed, head_dim, score);
   if (h < args.num_heads) add_int8_heads<1>(q, h, packed, head_dim, score);
   for (int v = 0; v < kInt8Vectors; ++v) {
     const __m512 result = _mm512_mul_ps(score[v], _mm512_load_ps(scale + 16 * v));
-    const int64_t rest = count - 16 * v;
+    const int64_t rest = panel.count - 16 * v;
     if (rest >= 16) {
       store(args.scores + begin + 16 * v, result);
     } else if (rest > 0) {
