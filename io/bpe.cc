@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <limits>
 
 #include "base/check.h"
@@ -13,6 +14,8 @@ constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
 constexpr uint64_t kEmpty = std::numeric_limits<uint64_t>::max();  // ids are not negative, so no pair has this key
 // Up to here looking through all pairs for the best one is faster than a heap (words are mostly 2 to 10 bytes).
 constexpr size_t kShortPiece = 48;
+
+constexpr size_t kRememberedPieces = 8192;
 
 uint64_t pair_key(int32_t left, int32_t right) {
   return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
@@ -62,11 +65,35 @@ BpeMerges::Merge BpeMerges::find(int32_t left, int32_t right) const {
 void BpeMerges::encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& out) const {
   if (piece.size() == 1) {
     out.push_back(byte_tokens_[static_cast<uint8_t>(piece[0])]);
+  } else if (piece.size() <= Scratch::kMaxPiece && !scratch.remembered.empty()) {
+    encode_remembered(piece, scratch, out);
   } else if (piece.size() <= kShortPiece) {
     encode_short(piece, scratch, out);
   } else {
     encode_long(piece, scratch, out);
   }
+}
+
+BpeMerges::Scratch::Scratch(bool remember_pieces) : remembered(remember_pieces ? kRememberedPieces : 0) {}
+
+void BpeMerges::encode_remembered(std::string_view piece, Scratch& scratch, std::vector<int32_t>& out) const {
+  if (piece.empty()) return;
+  uint64_t key[2] = {0, 0};
+  std::memcpy(key, piece.data(), piece.size());
+  reinterpret_cast<char*>(key)[sizeof(key) - 1] = static_cast<char>(piece.size());
+  const size_t slot = hash_slot(key[0] ^ (key[1] * 0xff51afd7ed558ccdu), scratch.remembered.size());
+  Scratch::Remembered& entry = scratch.remembered[slot];
+  if (entry.piece[0] == key[0] && entry.piece[1] == key[1]) {
+    out.insert(out.end(), entry.tokens, entry.tokens + entry.count);
+    return;
+  }
+  const size_t before = out.size();
+  encode_short(piece, scratch, out);
+  const size_t count = out.size() - before;
+  if (count > Scratch::kMaxTokens) return;
+  std::memcpy(entry.piece, key, sizeof(key));
+  entry.count = static_cast<int32_t>(count);
+  std::copy_n(out.end() - static_cast<std::ptrdiff_t>(count), count, entry.tokens);
 }
 
 void BpeMerges::encode_short(std::string_view piece, Scratch& scratch, std::vector<int32_t>& out) const {

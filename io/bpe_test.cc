@@ -59,8 +59,8 @@ TEST(BpeMerges, EqualsTheDefinition) {
       merges.add(left, right, it->second);
       table[{left, right}] = {rank, it->second};
     }
-    BpeMerges::Scratch scratch;
-    for (size_t length : {1, 2, 3, 7, 20, 47, 48, 49, 50, 200, 600}) {
+    BpeMerges::Scratch scratch, remembering(/*remember_pieces=*/true);
+    for (size_t length : {1, 2, 3, 7, 8, 15, 16, 20, 47, 48, 49, 50, 200, 600}) {
       std::string piece;
       const unsigned letters = 1 + rng() % 4;
       while (piece.size() < length) piece += static_cast<char>('a' + rng() % letters);
@@ -70,6 +70,9 @@ TEST(BpeMerges, EqualsTheDefinition) {
         out.clear();
         merges.encode(piece, scratch, out);
         EXPECT_EQ(out, naive(table, start)) << "seed " << seed << " " << piece;
+        std::vector<int32_t> remembered;
+        merges.encode(piece, remembering, remembered);
+        EXPECT_EQ(remembered, out) << "seed " << seed << " " << piece;
       }
     }
   }

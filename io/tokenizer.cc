@@ -6,8 +6,14 @@
 
 #include "io/tokenizer_model.h"
 #include "io/unicode_utf8.h"
+#include "tensor/buffer.h"
 
 namespace weft {
+namespace {
+
+constexpr size_t kRememberFrom = 16384;  // bytes of text
+
+}  // namespace
 
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
@@ -15,9 +21,9 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::load(const std::filesystem::path& file, const std::filesystem::path& config) {
-  WEFT_ASSIGN_OR_RETURN(const Json model, read_json_file(file));
-  WEFT_ASSIGN_OR_RETURN(auto built, Impl::build(model, file.string()));
-  Tokenizer tokenizer(std::move(built));
+  WEFT_ASSIGN_OR_RETURN(const auto mapped, MappedFile::open(file));
+  const std::string_view text(reinterpret_cast<const char*>(mapped->data()), static_cast<size_t>(mapped->size()));
+  WEFT_ASSIGN_OR_RETURN(Tokenizer tokenizer, parse(text, file.string()));
   if (!config.empty()) {
     Impl& impl = *tokenizer.impl_;
     WEFT_ASSIGN_OR_RETURN(const Json json, read_json_file(config));
@@ -27,8 +33,8 @@ Result<Tokenizer> Tokenizer::load(const std::filesystem::path& file, const std::
 }
 
 Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view where) {
-  WEFT_ASSIGN_OR_RETURN(const Json model, parse_json(json, where));
-  WEFT_ASSIGN_OR_RETURN(auto built, Impl::build(model, where));
+  WEFT_ASSIGN_OR_RETURN(const TokenizerDocument document, parse_tokenizer_document(json, where));
+  WEFT_ASSIGN_OR_RETURN(auto built, Impl::build(document, where));
   return Tokenizer(std::move(built));
 }
 
@@ -62,7 +68,7 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, AddedToken
   }
   std::vector<TokenId> ids;
   ids.reserve(text.size() / 4);
-  BpeMerges::Scratch scratch;
+  BpeMerges::Scratch scratch(/*remember_pieces=*/text.size() >= kRememberFrom);
   const auto encode_piece = [&](std::string_view piece) {
     if (impl_->whole) {
       if (const auto it = impl_->whole->find(piece); it != impl_->whole->end()) {

@@ -12,8 +12,6 @@
 namespace weft {
 namespace {
 
-constexpr TokenId kMaxTokenId = (1 << 24) - 1;  // bounds the tables by id; the largest release has 2^18 ids
-
 Status error(std::string_view where, std::string_view what) {
   return invalid_argument(fmt::format("{}: {}", where, what));
 }
@@ -79,33 +77,22 @@ Result<std::vector<AddedToken>> read_added_tokens(const Json* json, std::string_
   return tokens;
 }
 
-// The two halves of a merge: "a b", or ["a", "b"].
-std::optional<std::pair<std::string_view, std::string_view>> merge_halves(const Json& merge) {
-  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-    return std::pair<std::string_view, std::string_view>{merge[0].get_ref<const std::string&>(),
-                                                         merge[1].get_ref<const std::string&>()};
-  }
-  if (!merge.is_string()) return std::nullopt;
-  const std::string_view text = merge.get_ref<const std::string&>();
-  const size_t space = text.find(' ');
-  if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) return std::nullopt;
-  return std::pair{text.substr(0, space), text.substr(space + 1)};
-}
-
 class Loader {
  public:
-  Loader(const Json& json, std::string_view where) : json_(json), where_(where) {}
+  Loader(const TokenizerDocument& document, std::string_view where)
+      : document_(document), json_(document.json), where_(where) {}
 
   Result<std::unique_ptr<Tokenizer::Impl>> run();
 
  private:
   Status check_top_level() const;
   Status check_model(const Json& model) const;
-  Status read_vocabulary(const Json& model);
-  Result<BpeMerges> read_merges(const Json& model) const;
+  Status read_vocabulary();
+  Result<BpeMerges> read_merges() const;
   Status add(std::string_view text, TokenId id, std::string_view here);
   std::string part(std::string_view name) const { return fmt::format("{}: {}", where_, name); }
 
+  const TokenizerDocument& document_;
   const Json& json_;
   std::string_view where_;
   std::vector<Tokenizer::Impl::Token> tokens_;
@@ -158,26 +145,23 @@ Status Loader::add(std::string_view text, TokenId id, std::string_view here) {
   }
   if (used_[index]) return error(here, fmt::format("id {} is given twice, the second time to '{}'", id, text));
   used_[index] = true;
-  ids_.emplace(text, id);
+  if (!ids_.emplace(text, id).second) return error(here, fmt::format("'{}' stands there twice", text));
   // What the library's decoder does with a token that is not all in the alphabet: its text as it is.
   const std::optional<std::string> bytes = alphabet_to_bytes(text);
   tokens_[index].bytes = bytes ? *bytes : std::string(text);
   return {};
 }
 
-Status Loader::read_vocabulary(const Json& model) {
+Status Loader::read_vocabulary() {
   const std::string here = part("model.vocab");
-  const Json* vocab = find_member(model, "vocab");
-  if (vocab == nullptr || !vocab->is_object()) return error(here, "expected an object of tokens and their ids");
-  ids_.reserve(vocab->size());
-  for (const auto& item : vocab->items()) {
-    WEFT_ASSIGN_OR_RETURN(const TokenId id, token_id(item.value(), here, item.key()));
-    WEFT_RETURN_IF_ERROR(add(item.key(), id, here));
-  }
+  if (!document_.vocab) return error(here, "expected an object of tokens and their ids");
+  ids_.reserve(document_.vocab->size());
+  tokens_.reserve(document_.vocab->size());
+  for (const auto& [text, id] : *document_.vocab) WEFT_RETURN_IF_ERROR(add(text, id, here));
   return {};
 }
 
-Result<BpeMerges> Loader::read_merges(const Json& model) const {
+Result<BpeMerges> Loader::read_merges() const {
   std::array<TokenId, 256> byte_tokens{};
   for (int byte = 0; byte < 256; ++byte) {
     std::string text;
@@ -188,26 +172,20 @@ Result<BpeMerges> Loader::read_merges(const Json& model) const {
     }
     byte_tokens[static_cast<size_t>(byte)] = it->second;
   }
-  const Json* merges = find_member(model, "merges");
-  if (merges == nullptr || !merges->is_array()) return error(part("model.merges"), "expected a list");
-  BpeMerges bpe(byte_tokens, merges->size());
-  for (size_t i = 0; i < merges->size(); ++i) {
-    const auto halves = merge_halves((*merges)[i]);
-    if (!halves) {
-      return error(part("model.merges"),
-                   fmt::format("entry {}: expected \"a b\" or [\"a\", \"b\"], found {}", i, (*merges)[i].dump()));
-    }
-    const std::string joined = fmt::format("{}{}", halves->first, halves->second);
-    TokenId ids[3];
-    size_t n = 0;
-    for (std::string_view text : {halves->first, halves->second, std::string_view(joined)}) {
-      const auto it = ids_.find(text);
-      if (it == ids_.end()) {
-        return error(part("model.merges"), fmt::format("entry {}: token '{}' is not in the vocabulary", i, text));
+  if (!document_.merges) return error(part("model.merges"), "expected a list");
+  BpeMerges bpe(byte_tokens, document_.merges->size());
+  std::string joined;
+  for (const auto& [left, right] : *document_.merges) {
+    joined = left;
+    joined += right;
+    const auto left_id = ids_.find(left), right_id = ids_.find(right), joined_id = ids_.find(joined);
+    for (const auto& [id, text] : {std::pair(left_id, &left), {right_id, &right}, {joined_id, &joined}}) {
+      if (id == ids_.end()) {
+        return error(part("model.merges"),
+                     fmt::format("'{}' + '{}': '{}' is not in the vocabulary", left, right, *text));
       }
-      ids[n++] = it->second;
     }
-    bpe.add(ids[0], ids[1], ids[2]);
+    bpe.add(left_id->second, right_id->second, joined_id->second);
   }
   return bpe;
 }
@@ -217,8 +195,8 @@ Result<std::unique_ptr<Tokenizer::Impl>> Loader::run() {
   const Json* model = find_member(json_, "model");
   if (model == nullptr || !model->is_object()) return error(where_, "has no model");
   WEFT_RETURN_IF_ERROR(check_model(*model));
-  WEFT_RETURN_IF_ERROR(read_vocabulary(*model));
-  WEFT_ASSIGN_OR_RETURN(BpeMerges merges, read_merges(*model));
+  WEFT_RETURN_IF_ERROR(read_vocabulary());
+  WEFT_ASSIGN_OR_RETURN(BpeMerges merges, read_merges());
   WEFT_ASSIGN_OR_RETURN(const bool ignore_merges, read_flag(*model, "ignore_merges", part("model"), false));
   std::optional<TokenMap> whole;
   if (ignore_merges) {
@@ -258,8 +236,9 @@ Result<std::unique_ptr<Tokenizer::Impl>> Loader::run() {
 
 }  // namespace
 
-Result<std::unique_ptr<Tokenizer::Impl>> Tokenizer::Impl::build(const Json& json, std::string_view where) {
-  return Loader(json, where).run();
+Result<std::unique_ptr<Tokenizer::Impl>> Tokenizer::Impl::build(const TokenizerDocument& document,
+                                                                std::string_view where) {
+  return Loader(document, where).run();
 }
 
 }  // namespace weft

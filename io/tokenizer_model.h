@@ -11,6 +11,7 @@
 #include "io/json.h"
 #include "io/tokenizer.h"
 #include "io/tokenizer_added.h"
+#include "io/tokenizer_document.h"
 #include "io/tokenizer_split.h"
 
 namespace weft {
@@ -25,7 +26,8 @@ struct Tokenizer::Impl {
   Impl(AddedTokenSet added_tokens, PreTokenizer pre, BpeMerges bpe)
       : added(std::move(added_tokens)), pre_tokenizer(std::move(pre)), merges(std::move(bpe)) {}
 
-  static Result<std::unique_ptr<Impl>> build(const Json& json, std::string_view where);  // tokenizer_load.cc
+  static Result<std::unique_ptr<Impl>> build(const TokenizerDocument& document,
+                                             std::string_view where);  // tokenizer_load.cc
 
   struct Token {
     std::string bytes;

@@ -90,7 +90,8 @@ TEST(TokenizerRegex, MatchLimitIsAnError) {
   std::vector<TextRange> matches;
   const Status status = regex->find_all(std::string(40, 'a') + "c", scratch, matches);
   ASSERT_FALSE(status.ok());
-  EXPECT_EQ(status.message(), "file: regex '(?:a+)+[bd]' gives up at byte 0 of a text of 41 bytes: match limit exceeded");
+  EXPECT_EQ(status.message(),
+            "file: regex '(?:a+)+[bd]' gives up at byte 0 of a text of 41 bytes: match limit exceeded");
 }
 
 }  // namespace
