@@ -154,7 +154,8 @@ const Json* JsonFields::object(std::string_view key) {
   return value;
 }
 
-std::optional<std::string> JsonFields::one_of_if(std::string_view key, std::initializer_list<std::string_view> allowed) {
+std::optional<std::string> JsonFields::one_of_if(std::string_view key,
+                                                 std::initializer_list<std::string_view> allowed) {
   if (take(key) == nullptr) return std::nullopt;
   return one_of(key, allowed);
 }

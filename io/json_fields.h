@@ -8,7 +8,8 @@
 //   fields.informational({"transformers_version"});
 //   WEFT_RETURN_IF_ERROR(fields.finish(UnknownKeys::kError, nullptr));
 //
-// Messages: "config.json: hidden_size is missing", "config.json: rope_scaling.factor: expected a number, found a string".
+// Messages: "config.json: hidden_size is missing",
+// "config.json: rope_scaling.factor: expected a number, found a string".
 #pragma once
 
 #include <cstdint>

@@ -13,13 +13,20 @@ TEST(Json, Malformed) {
   const Case cases[] = {
       {"empty", "", "f.json: byte 1: syntax error"},
       {"duplicate key", R"({"a": 1, "b": {"a": 2, "a": 3}})", "f.json: byte 26: key 'a' appears twice in one object"},
-      {"bad UTF-8", "{\"a\": \"x\xff\"}", "f.json: byte 9: syntax error while parsing value - invalid string: ill-formed UTF-8"},
+      {"bad UTF-8", "{\"a\": \"x\xff\"}",
+       "f.json: byte 9: syntax error while parsing value - invalid string: ill-formed UTF-8"},
       {"overlong UTF-8", "[\"\xc0\x80\"]", "ill-formed UTF-8"},
       {"lone surrogate", R"(["\ud800"])", "surrogate"},
       {"rest", "{} x", "f.json: byte 4: syntax error"},
       {"unfinished", "{\"a\": [1,", "f.json: byte 10: syntax error"},
       {"too deep", std::string(1000000, '['), "f.json: byte 65: nested deeper than 64 levels"},
-      {"too deep, objects", [] { std::string s; for (int i = 0; i < 100; ++i) s += "{\"a\":"; return s; }(), "nested deeper"},
+      {"too deep, objects",
+       [] {
+         std::string s;
+         for (int i = 0; i < 100; ++i) s += "{\"a\":";
+         return s;
+       }(),
+       "nested deeper"},
       {"number overflow", "[1e999]", "number overflow"},
       {"control character", "[\"a\nb\"]", "control character"},
       {"NaN", "[NaN]", "f.json: byte 2: syntax error"},
@@ -44,7 +51,8 @@ TEST(Json, Document) {
 TEST(Json, Files) {
   TempDir dir;
   EXPECT_EQ((*read_json_file(dir.put("a.json", "[7]")))[0], 7);
-  EXPECT_NE(read_json_file(dir.path() / "none.json").status().message().find("none.json: cannot open"), std::string::npos);
+  EXPECT_NE(read_json_file(dir.path() / "none.json").status().message().find("none.json: cannot open"),
+            std::string::npos);
   EXPECT_NE(read_json_file(dir.put("b.json", "")).status().message().find("b.json: byte 1: syntax error"),
             std::string::npos);
 }
@@ -60,15 +68,21 @@ TEST(JsonFields, Errors) {
       {R"({"a": 5})", [](JsonFields& f) { f.integer("a", 1, 4); }, "c.json: a: 5 is outside 1 .. 4"},
       {R"({"a": 18446744073709551615})", [](JsonFields& f) { f.integer("a", 1, 4); }, "is outside 1 .. 4"},
       {R"({"a": -0.5})", [](JsonFields& f) { f.number("a", 0, 1); }, "c.json: a: -0.5 is outside 0 .. 1"},
-      {R"({"a": [1, "x"]})", [](JsonFields& f) { f.integers("a"); }, "c.json: a[1]: expected an integer, found a string"},
-      {R"({"a": 1})", [](JsonFields& f) { f.integers("a"); }, "c.json: a: expected a list of integers, found an integer"},
+      {R"({"a": [1, "x"]})", [](JsonFields& f) { f.integers("a"); },
+       "c.json: a[1]: expected an integer, found a string"},
+      {R"({"a": 1})", [](JsonFields& f) { f.integers("a"); },
+       "c.json: a: expected a list of integers, found an integer"},
       {R"({"a": [1]})", [](JsonFields& f) { f.strings("a"); }, "c.json: a[0]: expected a string, found an integer"},
-      {R"({"a": "gelu"})", [](JsonFields& f) { f.one_of("a", {"silu", "relu"}); },
+      {R"({"a": "gelu"})",
+       [](JsonFields& f) {
+         f.one_of("a", {"silu", "relu"});
+       },
        "c.json: a: 'gelu' is not supported; supported: silu, relu"},
       {R"({"a": true})", [](JsonFields& f) { f.must_be("a", false); }, "c.json: a: true is not supported"},
       {R"({"a": []})", [](JsonFields& f) { f.object("a"); }, "c.json: a: expected an object, found a list"},
       {R"([])", [](JsonFields&) {}, "c.json: expected an object, found a list"},
-      {R"({"a": 1, "zz": 2})", [](JsonFields& f) { f.integer("a"); }, "c.json: unknown key 'zz'; --allow-unknown-config"},
+      {R"({"a": 1, "zz": 2})", [](JsonFields& f) { f.integer("a"); },
+       "c.json: unknown key 'zz'; --allow-unknown-config"},
   };
   for (const Case& c : cases) {
     const Json json = Json::parse(c.text);

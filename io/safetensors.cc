@@ -92,7 +92,9 @@ class HeaderHandler : public JsonHandler {
 
   bool end_object() {
     if (depth_ == 2 && !in_metadata_ && !(has_dtype_ && has_shape_ && has_offsets_)) {
-      return fail(where(fmt::format("'{}' is missing", !has_dtype_ ? "dtype" : !has_shape_ ? "shape" : "data_offsets")));
+      return fail(where(fmt::format("'{}' is missing", !has_dtype_   ? "dtype"
+                                                       : !has_shape_ ? "shape"
+                                                                     : "data_offsets")));
     }
     --depth_;
     return true;
@@ -157,8 +159,8 @@ Status check_entry(std::string_view file, const RawEntry& entry, int64_t data_of
   };
   if (entry.end < entry.begin) return error(fmt::format("data_offsets end {} < begin {}", entry.end, entry.begin));
   if (entry.end > data_bytes) {
-    return error(fmt::format("data_offsets [{}, {}) lie outside the {} bytes of data; is the file truncated?", entry.begin,
-                             entry.end, data_bytes));
+    return error(fmt::format("data_offsets [{}, {}) lie outside the {} bytes of data; is the file truncated?",
+                             entry.begin, entry.end, data_bytes));
   }
   const std::optional<int64_t> bytes = checked_bytes(entry.type);
   if (!bytes) return error(fmt::format("shape {} is too large", to_string(entry.type.shape)));
@@ -168,8 +170,9 @@ Status check_entry(std::string_view file, const RawEntry& entry, int64_t data_of
   }
   const int64_t element_bytes = dtype_bits(entry.type.dtype) / 8;
   if (*bytes > 0 && (data_offset + entry.begin) % element_bytes != 0) {
-    return error(fmt::format("{} starts at byte {} of the file, not at a multiple of {}; rewrite the file with aligned data",
-                             to_string(entry.type), data_offset + entry.begin, element_bytes));
+    return error(
+        fmt::format("{} starts at byte {} of the file, not at a multiple of {}; rewrite the file with aligned data",
+                    to_string(entry.type), data_offset + entry.begin, element_bytes));
   }
   return {};
 }
@@ -214,8 +217,9 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> by
   uint64_t header_bytes = 0;
   for (int i = 0; i < kSizeBytes; ++i) header_bytes |= static_cast<uint64_t>(bytes[i]) << (8 * i);
   if (header_bytes > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
-    return invalid_argument(fmt::format("{}: the header claims {} bytes, more than the allowed {}; not a safetensors file?",
-                                        file, header_bytes, kMaxSafetensorsHeaderBytes));
+    return invalid_argument(
+        fmt::format("{}: the header claims {} bytes, more than the allowed {}; not a safetensors file?", file,
+                    header_bytes, kMaxSafetensorsHeaderBytes));
   }
   const int64_t data_offset = kSizeBytes + static_cast<int64_t>(header_bytes);
   if (data_offset > std::min(file_size, static_cast<int64_t>(bytes.size()))) {

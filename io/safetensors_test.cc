@@ -17,39 +17,56 @@ std::span<const std::byte> bytes_of(const std::string& image) { return std::as_b
 TEST(Safetensors, Malformed) {
   struct Case { const char* what; std::string header; size_t data; const char* message; };
   const Case cases[] = {
-      {"overlap", R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})", 6,
-       "f: tensor 'b': data_offsets [2, 6) overlap 'a', which ends at 4"},
-      {"gap", R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[6,10]}})", 10,
-       "f: tensor 'b': a gap of 2 bytes before its data at 6"},
-      {"gap at the start", R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[1,5]}})", 5, "f: tensor 'a': a gap of 1 bytes"},
-      {"rest", R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", 9, "f: 5 bytes of data after the last tensor belong to none"},
+      {"overlap",
+       R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})",
+       6, "f: tensor 'b': data_offsets [2, 6) overlap 'a', which ends at 4"},
+      {"gap",
+       R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[6,10]}})",
+       10, "f: tensor 'b': a gap of 2 bytes before its data at 6"},
+      {"gap at the start", R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[1,5]}})", 5,
+       "f: tensor 'a': a gap of 1 bytes"},
+      {"rest", R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", 9,
+       "f: 5 bytes of data after the last tensor belong to none"},
       {"outside", R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", 3,
        "f: tensor 'a': data_offsets [0, 4) lie outside the 3 bytes of data; is the file truncated?"},
-      {"reversed", R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[4,0]}})", 4, "f: tensor 'a': data_offsets end 0 < begin 4"},
+      {"reversed", R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[4,0]}})", 4,
+       "f: tensor 'a': data_offsets end 0 < begin 4"},
       {"size", R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,20]}})", 20,
        "f: tensor 'a': F32[2,3] needs 24 bytes but data_offsets covers 20"},
-      {"misaligned", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"BF16","shape":[1],"data_offsets":[1,3]}} )", 3,
-       "f: tensor 'b': BF16[1] starts at byte 117 of the file, not at a multiple of 2"},
+      {"misaligned",
+       R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"BF16","shape":[1],"data_offsets":[1,3]}} )",
+       3, "f: tensor 'b': BF16[1] starts at byte 117 of the file, not at a multiple of 2"},
       {"dtype", R"({"a":{"dtype":"F64","shape":[1],"data_offsets":[0,8]}})", 8, "tensor 'a': unknown dtype 'F64'"},
-      {"fp4 as a file dtype", R"({"a":{"dtype":"F4_E2M1","shape":[2],"data_offsets":[0,1]}})", 1, "tensor 'a': unknown dtype 'F4_E2M1'"},
-      {"rank", R"({"a":{"dtype":"U8","shape":[1,1,1,1,1,1],"data_offsets":[0,1]}})", 1, "tensor 'a': more than 5 numbers in 'shape'"},
+      {"fp4 as a file dtype", R"({"a":{"dtype":"F4_E2M1","shape":[2],"data_offsets":[0,1]}})", 1,
+       "tensor 'a': unknown dtype 'F4_E2M1'"},
+      {"rank", R"({"a":{"dtype":"U8","shape":[1,1,1,1,1,1],"data_offsets":[0,1]}})", 1,
+       "tensor 'a': more than 5 numbers in 'shape'"},
       {"huge shape", R"({"a":{"dtype":"F32","shape":[4611686018427387904,8],"data_offsets":[0,0]}})", 0,
        "tensor 'a': shape [4611686018427387904,8] is too large"},
-      {"huge number", R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,0]}})", 0, "tensor 'a': number too large"},
+      {"huge number", R"({"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,0]}})", 0,
+       "tensor 'a': number too large"},
       {"huge offset", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[9223372036854775806,9223372036854775807]}})", 1,
        "lie outside the 1 bytes of data"},
-      {"negative", R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,0]}})", 0, "tensor 'a': 'shape' cannot be a negative number"},
-      {"fraction", R"({"a":{"dtype":"F32","shape":[1.5],"data_offsets":[0,0]}})", 0, "tensor 'a': 'shape' cannot be a fraction"},
-      {"tensor twice", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2,
-       "f: tensor 'a': appears twice in the header"},
-      {"field twice", R"({"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, "tensor 'a': key 'dtype' appears twice"},
+      {"negative", R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,0]}})", 0,
+       "tensor 'a': 'shape' cannot be a negative number"},
+      {"fraction", R"({"a":{"dtype":"F32","shape":[1.5],"data_offsets":[0,0]}})", 0,
+       "tensor 'a': 'shape' cannot be a fraction"},
+      {"tensor twice",
+       R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+       2, "f: tensor 'a': appears twice in the header"},
+      {"field twice", R"({"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1,
+       "tensor 'a': key 'dtype' appears twice"},
       {"field missing", R"({"a":{"dtype":"U8","data_offsets":[0,1]}})", 1, "tensor 'a': 'shape' is missing"},
-      {"field unknown", R"({"a":{"dtype":"U8","shape":[1],"strides":[1],"data_offsets":[0,1]}})", 1, "tensor 'a': unknown key 'strides'"},
-      {"three offsets", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1,2]}})", 1, "tensor 'a': data_offsets needs two numbers"},
-      {"nested list", R"({"a":{"dtype":"U8","shape":[[1]],"data_offsets":[0,1]}})", 1, "tensor 'a': 'shape' cannot be a list"},
+      {"field unknown", R"({"a":{"dtype":"U8","shape":[1],"strides":[1],"data_offsets":[0,1]}})", 1,
+       "tensor 'a': unknown key 'strides'"},
+      {"three offsets", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1,2]}})", 1,
+       "tensor 'a': data_offsets needs two numbers"},
+      {"nested list", R"({"a":{"dtype":"U8","shape":[[1]],"data_offsets":[0,1]}})", 1,
+       "tensor 'a': 'shape' cannot be a list"},
       {"tensor is text", R"({"a":"x"})", 0, "tensor 'a': expected an object, found a string"},
       {"root is a list", R"([])", 0, "f: header: byte 1: expected an object, found a list"},
-      {"bad UTF-8", "{\"a\xff\":{}}", 0, "f: header: byte 4: syntax error while parsing object key - invalid string: ill-formed UTF-8"},
+      {"bad UTF-8", "{\"a\xff\":{}}", 0,
+       "f: header: byte 4: syntax error while parsing object key - invalid string: ill-formed UTF-8"},
       {"bad JSON", R"({"a":)", 0, "f: header: byte 6: syntax error"},
       {"metadata value", R"({"__metadata__":{"k":1}})", 0, "__metadata__: 'k' cannot be a number"},
       {"metadata twice", R"({"__metadata__":{},"__metadata__":{}})", 0, "__metadata__: appears twice"},
@@ -60,7 +77,8 @@ TEST(Safetensors, Malformed) {
     const std::string image = safetensors_image(c.header, c.data);
     const auto header = parse_safetensors_header(bytes_of(image), image.size(), "f");
     ASSERT_FALSE(header.ok()) << c.what;
-    EXPECT_NE(header.status().message().find(c.message), std::string::npos) << c.what << ": " << header.status().message();
+    EXPECT_NE(header.status().message().find(c.message), std::string::npos)
+        << c.what << ": " << header.status().message();
   }
 }
 
@@ -81,7 +99,8 @@ TEST(Safetensors, MalformedSizeField) {
   for (const Case& c : cases) {
     const auto header = parse_safetensors_header(bytes_of(c.image), c.image.size(), "f");
     ASSERT_FALSE(header.ok()) << c.what;
-    EXPECT_NE(header.status().message().find(c.message), std::string::npos) << c.what << ": " << header.status().message();
+    EXPECT_NE(header.status().message().find(c.message), std::string::npos)
+        << c.what << ": " << header.status().message();
   }
   for (size_t size = 0; size < good.size(); ++size) {
     EXPECT_FALSE(parse_safetensors_header(bytes_of(good).first(size), size, "f").ok()) << size;
@@ -126,8 +145,9 @@ TEST(Safetensors, ManyTensors) {
   std::string header = "{";
   constexpr int kTensors = 70000;
   for (int i = 0; i < kTensors; ++i) {
-    header += fmt::format(R"({}"layers.{}.ffn.experts.{}.w1.weight":{{"dtype":"I8","shape":[1,2],"data_offsets":[{},{}]}})",
-                          i == 0 ? "" : ",", i / 1000, i % 1000, 2 * i, 2 * i + 2);
+    header +=
+        fmt::format(R"({}"layers.{}.ffn.experts.{}.w1.weight":{{"dtype":"I8","shape":[1,2],"data_offsets":[{},{}]}})",
+                    i == 0 ? "" : ",", i / 1000, i % 1000, 2 * i, 2 * i + 2);
   }
   const std::string image = safetensors_image(header + "}", 2 * kTensors);
   const auto start = std::chrono::steady_clock::now();

@@ -42,8 +42,8 @@ Status check_list(const std::filesystem::path& path, std::span<const NamedTensor
       return invalid_argument(fmt::format("{}: tensor '{}': the name is used twice", path.string(), t.name));
     }
     if (t.type.dtype == DType::kF4E2M1) {
-      return invalid_argument(
-          fmt::format("{}: tensor '{}': {} is stored as I8 with half the columns", path.string(), t.name, to_string(t.type)));
+      return invalid_argument(fmt::format("{}: tensor '{}': {} is stored as I8 with half the columns", path.string(),
+                                          t.name, to_string(t.type)));
     }
   }
   return {};
@@ -91,8 +91,8 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::filesystem::path&
     slots[i] = {offset, t.type.bytes()};
     offset += slots[i].bytes;
     if (header.size() > 1) header += ',';
-    header += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", *name, dtype_name(t.type.dtype),
-                          to_string(t.type.shape), slots[i].offset, offset);
+    header += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":{},\"data_offsets\":[{},{}]}}", *name,
+                          dtype_name(t.type.dtype), to_string(t.type.shape), slots[i].offset, offset);
   }
   header += '}';
   header.resize((header.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');

@@ -70,20 +70,29 @@ TEST(SafetensorsWriter, NothingHalfWrittenRemains) {
 }
 
 TEST(SafetensorsWriter, Errors) {
-  struct Case { const char* what; std::filesystem::path path; std::vector<NamedTensorType> tensors; const char* message; };
+  struct Case {
+    const char* what;
+    std::filesystem::path path;
+    std::vector<NamedTensorType> tensors;
+    const char* message;
+  };
   TempDir dir;
   const NamedTensorType a{"a", {DType::kU8, {1}}};
   const Case cases[] = {
       {"twice", dir.path() / "f", {a, a}, "f: tensor 'a': the name is used twice"},
       {"reserved", dir.path() / "f", {{"__metadata__", a.type}}, "tensor '__metadata__'"},
-      {"fp4", dir.path() / "f", {{"a", {DType::kF4E2M1, {2}}}}, "tensor 'a': F4_E2M1[2] is stored as I8 with half the columns"},
+      {"fp4",
+       dir.path() / "f",
+       {{"a", {DType::kF4E2M1, {2}}}},
+       "tensor 'a': F4_E2M1[2] is stored as I8 with half the columns"},
       {"not UTF-8", dir.path() / "f", {{"a\xff", a.type}}, "the name of tensor 0 is not UTF-8"},
       {"no folder", dir.path() / "none" / "f", {a}, "f.tmp: cannot create: No such file or directory"},
   };
   for (const Case& c : cases) {
     const auto writer = SafetensorsWriter::create(c.path, c.tensors);
     ASSERT_FALSE(writer.ok()) << c.what;
-    EXPECT_NE(writer.status().message().find(c.message), std::string::npos) << c.what << ": " << writer.status().message();
+    EXPECT_NE(writer.status().message().find(c.message), std::string::npos)
+        << c.what << ": " << writer.status().message();
   }
   // The final name is taken by a folder: finish fails and cleans up.
   std::filesystem::create_directories(dir.path() / "taken" / "x");

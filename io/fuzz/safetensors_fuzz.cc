@@ -1,5 +1,5 @@
-// libFuzzer target: the safetensors header parser on arbitrary bytes. The first byte decides by how much the claimed file
-// size exceeds the bytes given, so that headers with a data section are reached too.
+// libFuzzer target: the safetensors header parser on arbitrary bytes. The first byte decides by how much the claimed
+// file size exceeds the bytes given, so that headers with a data section are reached too.
 #include <cstddef>
 #include <cstdint>
 #include <span>

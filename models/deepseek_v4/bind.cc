@@ -80,7 +80,8 @@ class Binder {
     add_parts(s, s.name, w.type, w.num_experts, parts.weight);
     if (w.scale) add_parts(s, s.scale_name, *w.scale, w.num_experts, parts.scale);
     if (w.scale && !config_.fp8) {
-      report(wrong_, fmt::format("'{}' is {} but config.json has no quantization_config", s.name, dtype_name(w.type.dtype)));
+      report(wrong_,
+             fmt::format("'{}' is {} but config.json has no quantization_config", s.name, dtype_name(w.type.dtype)));
     }
     return parts;
   }
@@ -120,7 +121,8 @@ class Binder {
   }
 
   // A slice per expert of one stacked tensor. Rows of a scale tensor count in its own units.
-  void add_slices(const Source& s, const std::string& name, const TensorType& type, std::vector<const std::byte*>& out) {
+  void add_slices(const Source& s, const std::string& name, const TensorType& type,
+                  std::vector<const std::byte*>& out) {
     TensorType whole = type;
     if (s.gate_up) whole.shape[1] *= 2;
     const std::byte* data = locate_tensor(name, whole);
@@ -174,7 +176,8 @@ std::vector<std::string> notes_about(const Config& config, const Storage& found)
   std::vector<std::string> notes;
   if (!config.fp8) return notes;
   if (!config.expert_dtype) {
-    notes.push_back(fmt::format("config.json has no expert_dtype; the files hold {} experts", dtype_name(found.expert)));
+    notes.push_back(
+        fmt::format("config.json has no expert_dtype; the files hold {} experts", dtype_name(found.expert)));
   } else if (found.expert != storage_of(config).expert) {
     notes.push_back(fmt::format("config.json says expert_dtype {}; the files hold {} experts", *config.expert_dtype,
                                 dtype_name(found.expert)));

@@ -166,17 +166,35 @@ TEST(Bind, TransformersSpellingGivesTheSameWeights) {
 TEST(Bind, Errors) {
   using Tensors = std::map<std::string, std::pair<TensorType, std::string>>;
   struct Case { const char* what; const char* golden; std::function<void(Tensors&)> change; const char* message; };
-  const auto set = [](Tensors& t, const char* name, TensorType type) { t[name] = {type, std::string(type.bytes(), '\0')}; };
+  const auto set = [](Tensors& t, const char* name, TensorType type) {
+    t[name] = {type, std::string(type.bytes(), '\0')};
+  };
   const Case cases[] = {
-      {"missing", "f32_small", [](Tensors& t) { t.erase("layers.0.attn.wkv.weight"); t.erase("norm.weight"); },
+      {"missing", "f32_small",
+       [](Tensors& t) {
+         t.erase("layers.0.attn.wkv.weight");
+         t.erase("norm.weight");
+       },
        ": the tensors do not fit config.json; missing (2): layers.0.attn.wkv.weight, norm.weight"},
-      {"extra", "f32_small", [&](Tensors& t) { set(t, "layers.0.attn.bias", {DType::kF32, {4}}); },
+      {"extra", "f32_small",
+       [&](Tensors& t) {
+         set(t, "layers.0.attn.bias", {DType::kF32, {4}});
+       },
        "do not fit config.json; unexpected (1): layers.0.attn.bias"},
-      {"shape", "f32_small", [&](Tensors& t) { set(t, "layers.0.attn.wkv.weight", {DType::kBF16, {32, 32}}); },
+      {"shape", "f32_small",
+       [&](Tensors& t) {
+         set(t, "layers.0.attn.wkv.weight", {DType::kBF16, {32, 32}});
+       },
        "wrong (1): 'layers.0.attn.wkv.weight' is BF16[32,32], expected BF16[32,64]"},
-      {"dtype", "f32_small", [&](Tensors& t) { set(t, "layers.0.attn.wkv.weight", {DType::kF16, {32, 64}}); },
+      {"dtype", "f32_small",
+       [&](Tensors& t) {
+         set(t, "layers.0.attn.wkv.weight", {DType::kF16, {32, 64}});
+       },
        "'layers.0.attn.wkv.weight' is F16[32,64], expected BF16[32,64]"},
-      {"table dtype", "f32_small", [&](Tensors& t) { set(t, "layers.0.ffn.gate.tid2eid", {DType::kI32, {256, 2}}); },
+      {"table dtype", "f32_small",
+       [&](Tensors& t) {
+         set(t, "layers.0.ffn.gate.tid2eid", {DType::kI32, {256, 2}});
+       },
        "'layers.0.ffn.gate.tid2eid' is I32[256,2], expected I64[256,2]"},
       {"FP8 without a config", "f32_small",
        [&](Tensors& t) {
@@ -184,16 +202,27 @@ TEST(Bind, Errors) {
          set(t, "layers.0.attn.wkv.scale", {DType::kF8E8M0, {1, 1}});
        },
        "'layers.0.attn.wkv.weight' is F8_E4M3 but config.json has no quantization_config"},
-      {"scale missing", "f32_fp8_fp4", [](Tensors& t) { t.erase("layers.0.attn.wkv.scale"); }, "missing (1): layers.0.attn.wkv.scale"},
-      {"scale shape", "f32_fp8_fp4", [&](Tensors& t) { set(t, "layers.0.attn.wo_a.scale", {DType::kF8E8M0, {1, 1}}); },
+      {"scale missing", "f32_fp8_fp4", [](Tensors& t) { t.erase("layers.0.attn.wkv.scale"); },
+       "missing (1): layers.0.attn.wkv.scale"},
+      {"scale shape", "f32_fp8_fp4",
+       [&](Tensors& t) {
+         set(t, "layers.0.attn.wo_a.scale", {DType::kF8E8M0, {1, 1}});
+       },
        "'layers.0.attn.wo_a.scale' is F8_E8M0[1,1], expected F8_E8M0[2,1]"},
-      {"scale without FP8", "f32_fp8_fp4", [&](Tensors& t) { set(t, "layers.0.attn.wkv.weight", {DType::kBF16, {64, 128}}); },
+      {"scale without FP8", "f32_fp8_fp4",
+       [&](Tensors& t) {
+         set(t, "layers.0.attn.wkv.weight", {DType::kBF16, {64, 128}});
+       },
        "unexpected (1): layers.0.attn.wkv.scale"},
       {"an expert missing", "f32_fp8_fp4", [](Tensors& t) { t.erase("layers.1.ffn.experts.3.w2.weight"); },
        "missing (1): layers.1.ffn.experts.3.w2.weight"},
-      {"an expert of another type", "f32_fp8_fp4", [&](Tensors& t) { set(t, "layers.1.ffn.experts.3.w2.weight", {DType::kBF16, {128, 128}}); },
+      {"an expert of another type", "f32_fp8_fp4",
+       [&](Tensors& t) {
+         set(t, "layers.1.ffn.experts.3.w2.weight", {DType::kBF16, {128, 128}});
+       },
        "'layers.1.ffn.experts.3.w2.weight' is BF16[128,128], expected I8[128,64]"},
-      {"no MTP part", "mtp_f32", [](Tensors& t) { std::erase_if(t, [](const auto& e) { return e.first.starts_with("mtp."); }); },
+      {"no MTP part", "mtp_f32",
+       [](Tensors& t) { std::erase_if(t, [](const auto& e) { return e.first.starts_with("mtp."); }); },
        "missing (47): mtp.0.e_proj.weight, mtp.0.h_proj.weight"},
   };
   for (const Case& c : cases) {
@@ -203,7 +232,8 @@ TEST(Bind, Errors) {
     model.write(dir);
     const auto bound = open_and_bind(dir.path());
     ASSERT_FALSE(bound.ok()) << c.what;
-    EXPECT_NE(bound.status().message().find(c.message), std::string::npos) << c.what << ": " << bound.status().message();
+    EXPECT_NE(bound.status().message().find(c.message), std::string::npos)
+        << c.what << ": " << bound.status().message();
   }
 }
 

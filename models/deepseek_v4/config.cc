@@ -14,15 +14,18 @@ constexpr std::string_view kSparse = "compressed_sparse_attention";
 constexpr std::string_view kHeavy = "heavily_compressed_attention";
 
 Status refuse_other_architectures(const Json& json, const std::string& where) {
-  if (!json.is_object()) return invalid_argument(fmt::format("{}: expected an object, found {}", where, json_kind(json)));
+  if (!json.is_object()) {
+    return invalid_argument(fmt::format("{}: expected an object, found {}", where, json_kind(json)));
+  }
   const auto text = [&](const char* key) {
     const auto it = json.find(key);
     return it != json.end() && it->is_string() ? it->get<std::string>() : std::string();
   };
   if (text("model_type").starts_with("deepseek_v41")) {
-    return invalid_argument(fmt::format("{}: model_type '{}': DeepSeek-V4.1 is another architecture and is not supported; "
-                                        "supported: deepseek_v4",
-                                        where, text("model_type")));
+    return invalid_argument(
+        fmt::format("{}: model_type '{}': DeepSeek-V4.1 is another architecture and is not supported; "
+                    "supported: deepseek_v4",
+                    where, text("model_type")));
   }
   for (const char* key : {"vision_config", "text_config"}) {
     if (json.contains(key)) {
@@ -34,10 +37,11 @@ Status refuse_other_architectures(const Json& json, const std::string& where) {
 
 // Keys without influence on what is computed here: Python class names, training, generation helpers.
 void read_informational(JsonFields& f) {
-  f.informational({"transformers_version", "initializer_range", "use_cache", "torch_dtype", "dtype", "attention_dropout",
-                   "pad_token_id", "_name_or_path", "router_aux_loss_coef", "router_jitter_noise", "output_router_logits",
-                   "output_attentions", "output_hidden_states", "return_dict", "is_encoder_decoder", "id2label", "label2id",
-                   "problem_type", "chunk_size_feed_forward", "auto_map", "use_bidirectional_attention"});
+  f.informational({"transformers_version", "initializer_range", "use_cache", "torch_dtype", "dtype",
+                   "attention_dropout", "pad_token_id", "_name_or_path", "router_aux_loss_coef",
+                   "router_jitter_noise", "output_router_logits", "output_attentions", "output_hidden_states",
+                   "return_dict", "is_encoder_decoder", "id2label", "label2id", "problem_type",
+                   "chunk_size_feed_forward", "auto_map", "use_bidirectional_attention"});
 }
 
 void read_dims(JsonFields& f, Config& c) {
@@ -164,7 +168,8 @@ void read_rope(JsonFields& f, const ConfigOptions& options, Config& c) {
     return JsonFields(rope, f.where(), prefix).number_or("rope_theta", 0, 1, kInfinity);
   };
   c.rope_theta = f.number_or("rope_theta", theta(*main, "rope_parameters.main."), 1, kInfinity);
-  c.compress_rope_theta = f.number_or("compress_rope_theta", theta(*compress, "rope_parameters.compress."), 1, kInfinity);
+  c.compress_rope_theta =
+      f.number_or("compress_rope_theta", theta(*compress, "rope_parameters.compress."), 1, kInfinity);
   if (c.rope_theta < 1) f.fail("rope_theta", " is missing");
   if (c.compress_rope_theta < 1) f.fail("compress_rope_theta", " is missing");
   if (read_scaling(f, *main, "rope_parameters.main.", options, c, c.rope_theta)) {
@@ -193,7 +198,8 @@ void read_layer_kinds(JsonFields& f, Config& c) {
     for (size_t l = 0; l < c.compress_ratios.size(); ++l) {
       const int64_t ratio = c.compress_ratios[l];
       if (ratio != 0 && ratio != kCsaRatio && ratio != kHcaRatio) {
-        f.fail(fmt::format("compress_ratios[{}]", l), fmt::format(": {} is not supported; supported: 0, 4, 128", ratio));
+        f.fail(fmt::format("compress_ratios[{}]", l),
+               fmt::format(": {} is not supported; supported: 0, 4, 128", ratio));
       }
     }
   }
@@ -224,7 +230,8 @@ void read_layer_kinds(JsonFields& f, Config& c) {
   }
   for (int64_t l = c.num_hidden_layers; f.status().ok() && l < layers; ++l) {
     if (c.compress_ratios[l] != 0) {
-      f.fail(fmt::format("compress_ratios[{}]", l), fmt::format(": {} in a draft layer; supported: 0", c.compress_ratios[l]));
+      f.fail(fmt::format("compress_ratios[{}]", l),
+             fmt::format(": {} in a draft layer; supported: 0", c.compress_ratios[l]));
     }
   }
 }
@@ -237,7 +244,8 @@ void read_hash_layers(JsonFields& f, Config& c) {
   int64_t hash = 0, l = 0;
   for (const std::string& type : f.strings("mlp_layer_types")) {
     if (type != "hash_moe" && type != "moe") {
-      f.fail(fmt::format("mlp_layer_types[{}]", l), fmt::format(": '{}' is not supported; supported: hash_moe, moe", type));
+      f.fail(fmt::format("mlp_layer_types[{}]", l),
+             fmt::format(": '{}' is not supported; supported: hash_moe, moe", type));
     }
     if (type == "hash_moe" && hash++ != l) f.fail("mlp_layer_types", ": hash_moe layers must come first");
     ++l;
@@ -279,7 +287,9 @@ void read_quantization(JsonFields& f, const ConfigOptions& options, Config& c) {
   q.one_of_if("scale_fmt", {"ue8m0"});
   q.one_of_if("activation_scheme", {"dynamic"});
   const std::vector<int64_t> block = q.integers("weight_block_size", 1);
-  if (block != std::vector<int64_t>{kFp8Block, kFp8Block}) q.fail("weight_block_size", ": only [128, 128] is supported");
+  if (block != std::vector<int64_t>{kFp8Block, kFp8Block}) {
+    q.fail("weight_block_size", ": only [128, 128] is supported");
+  }
   q.must_be("dequantize", false);
   q.informational({"modules_to_not_convert"});  // storage is taken from the files
   f.absorb(q.finish(options.unknown_keys, &c.warnings));
@@ -304,7 +314,8 @@ void check_relations(JsonFields& f, const Config& c) {
     f.fail("index_head_dim", fmt::format(" {} is not a power of two", c.index_head_dim));
   }
   if (c.num_experts_per_tok > c.n_routed_experts) {
-    f.fail("num_experts_per_tok", fmt::format(" {} is above n_routed_experts {}", c.num_experts_per_tok, c.n_routed_experts));
+    f.fail("num_experts_per_tok",
+           fmt::format(" {} is above n_routed_experts {}", c.num_experts_per_tok, c.n_routed_experts));
   }
   if (c.fp8 && c.expert_dtype.value_or("fp4") == "fp4") {
     divides("hidden_size", c.hidden_size, "the FP4 scale block", kFp4Block);

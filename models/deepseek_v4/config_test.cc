@@ -42,8 +42,8 @@ TEST(Config, ReleasedFlash) {  // deepseek_v4.md 1.1
 }
 
 TEST(Config, EveryReleaseAndGoldenCase) {
-  for (const char* folder : {"deepseek-v4-flash", "deepseek-v4-flash-0731", "deepseek-v4-flash-20260424", "deepseek-v4-pro",
-                             "deepseek-v4-pro-0813"}) {
+  for (const char* folder : {"deepseek-v4-flash", "deepseek-v4-flash-0731", "deepseek-v4-flash-20260424",
+                             "deepseek-v4-pro", "deepseek-v4-pro-0813"}) {
     SCOPED_TRACE(folder);
     parse(*read_json_file(kRoot / "model_configs" / folder / "config.json"));
   }
@@ -59,9 +59,11 @@ TEST(Config, EveryReleaseAndGoldenCase) {
 }
 
 TEST(Config, OtherArchitecturesAreRefused) {
-  const auto v41 = parse_config(*read_json_file(kRoot / "model_configs/deepseek-v4.1-flash/config.json"), "config.json");
-  EXPECT_EQ(v41.status().message(), "config.json: model_type 'deepseek_v41': DeepSeek-V4.1 is another architecture and is "
-                                    "not supported; supported: deepseek_v4");
+  const auto v41 =
+      parse_config(*read_json_file(kRoot / "model_configs/deepseek-v4.1-flash/config.json"), "config.json");
+  EXPECT_EQ(v41.status().message(),
+            "config.json: model_type 'deepseek_v41': DeepSeek-V4.1 is another architecture and is "
+            "not supported; supported: deepseek_v4");
   Json vision = flash();
   vision["vision_config"] = Json::object();
   EXPECT_EQ(parse_config(vision, "config.json").status().message(),
@@ -73,10 +75,14 @@ Json transformers_flash() {
   Json j = flash();
   Json layer_types = Json::array(), mlp = Json::array();
   for (int l = 0; l < 43; ++l) {
-    layer_types.push_back(l < 2 ? "sliding_attention" : l % 2 == 0 ? "compressed_sparse_attention" : "heavily_compressed_attention");
+    layer_types.push_back(l < 2        ? "sliding_attention"
+                          : l % 2 == 0 ? "compressed_sparse_attention"
+                                       : "heavily_compressed_attention");
     mlp.push_back(l < 3 ? "hash_moe" : "moe");
   }
-  for (const char* key : {"compress_ratios", "num_hash_layers", "rope_scaling", "rope_theta", "topk_method", "torch_dtype", "qk_rope_head_dim"}) j.erase(key);
+  for (const char* key : {"compress_ratios", "num_hash_layers", "rope_scaling", "rope_theta", "topk_method",
+                          "torch_dtype", "qk_rope_head_dim"})
+    j.erase(key);
   j["layer_types"] = layer_types;
   j["mlp_layer_types"] = mlp;
   j["compress_rates"] = {{"compressed_sparse_attention", 4}, {"heavily_compressed_attention", 128}};
@@ -84,9 +90,16 @@ Json transformers_flash() {
   j["rope_theta"] = 10000.0;
   j["rope_parameters"] = {
       {"main", {{"rope_type", "default"}, {"rope_theta", 10000.0}, {"partial_rotary_factor", 0.125}}},
-      {"compress", {{"rope_type", "yarn"}, {"rope_theta", 160000.0}, {"partial_rotary_factor", 0.125}, {"factor", 16},
-                    {"beta_fast", 32}, {"beta_slow", 1}, {"original_max_position_embeddings", 65536}, {"attention_factor", 1.0},
-                    {"type", "yarn"}}}};
+      {"compress",
+       {{"rope_type", "yarn"},
+        {"rope_theta", 160000.0},
+        {"partial_rotary_factor", 0.125},
+        {"factor", 16},
+        {"beta_fast", 32},
+        {"beta_slow", 1},
+        {"original_max_position_embeddings", 65536},
+        {"attention_factor", 1.0},
+        {"type", "yarn"}}}};
   j["dtype"] = "bfloat16";
   j["mlp_bias"] = false;
   j["output_router_logits"] = false;
@@ -132,8 +145,10 @@ TEST(Config, Errors) {
       {R"({"compress_ratios": [0, 0, 4]})", "compress_ratios: 3 entries for num_hidden_layers 43 + 1 draft layers"},
       {R"({"num_nextn_predict_layers": 2})", "compress_ratios: 44 entries for num_hidden_layers 43 + 2 draft layers"},
       {R"({"num_nextn_predict_layers": 0})", "compress_ratios: 44 entries for num_hidden_layers 43 + 0 draft layers"},
-      {R"({"rope_scaling": {"type": "linear", "factor": 2}})", "rope_scaling.type: 'linear' is not supported; supported: yarn, default"},
-      {R"({"rope_scaling": {"type": "yarn", "original_max_position_embeddings": 65536}})", "rope_scaling.factor is missing"},
+      {R"({"rope_scaling": {"type": "linear", "factor": 2}})",
+       "rope_scaling.type: 'linear' is not supported; supported: yarn, default"},
+      {R"({"rope_scaling": {"type": "yarn", "original_max_position_embeddings": 65536}})",
+       "rope_scaling.factor is missing"},
       {R"({"rope_scaling": {"type": "yarn", "rope_type": "default"}})", "rope_scaling.type differs from rope_type"},
       {R"({"rope_scaling": {"type": "yarn", "factor": 16, "original_max_position_embeddings": 1, "mscale": 1}})",
        "unknown key 'rope_scaling.mscale'"},
@@ -172,7 +187,8 @@ TEST(Config, Errors) {
     const auto config = parse_config(json, "config.json");
     ASSERT_FALSE(config.ok()) << c.change;
     EXPECT_TRUE(config.status().message().starts_with("config.json: ")) << config.status().message();
-    EXPECT_NE(config.status().message().find(c.message), std::string::npos) << c.change << ": " << config.status().message();
+    EXPECT_NE(config.status().message().find(c.message), std::string::npos)
+        << c.change << ": " << config.status().message();
   }
 }
 

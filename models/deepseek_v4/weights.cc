@@ -102,7 +102,8 @@ constexpr Row kBlock[] = {
     {"attn.wo_b", "self_attn.o_b_proj", kLinear, C::kAttention, W::kAlways, {kD, kOLora}},
 
     {"attn.compressor.wkv", "self_attn.compressor.kv_proj", kBf16, C::kCompressor, W::kCompressed, {kCompressed, kD}},
-    {"attn.compressor.wgate", "self_attn.compressor.gate_proj", kBf16, C::kCompressor, W::kCompressed, {kCompressed, kD}},
+    {"attn.compressor.wgate", "self_attn.compressor.gate_proj", kBf16, C::kCompressor, W::kCompressed,
+     {kCompressed, kD}},
     {"attn.compressor.ape", "self_attn.compressor.position_bias", kF32, C::kCompressor, W::kCompressed,
      {kRatio, kCompressed}},
     {"attn.compressor.norm", "self_attn.compressor.kv_norm", kBf16, C::kCompressor, W::kCompressed, {kHeadDim}},
@@ -126,8 +127,10 @@ constexpr Row kBlock[] = {
     {"ffn.experts.w1", "mlp.experts.gate_up_proj", kExpert, C::kRoutedExperts, W::kAlways, {kInner, kD}},
     {"ffn.experts.w2", "mlp.experts.down_proj", kExpert, C::kRoutedExperts, W::kAlways, {kD, kInner}},
     {"ffn.experts.w3", "mlp.experts.gate_up_proj", kExpert, C::kRoutedExperts, W::kAlways, {kInner, kD}},
-    {"ffn.shared_experts.w1", "mlp.shared_experts.gate_proj", kLinear, C::kSharedExpert, W::kAlways, {kSharedInner, kD}},
-    {"ffn.shared_experts.w2", "mlp.shared_experts.down_proj", kLinear, C::kSharedExpert, W::kAlways, {kD, kSharedInner}},
+    {"ffn.shared_experts.w1", "mlp.shared_experts.gate_proj", kLinear, C::kSharedExpert, W::kAlways,
+     {kSharedInner, kD}},
+    {"ffn.shared_experts.w2", "mlp.shared_experts.down_proj", kLinear, C::kSharedExpert, W::kAlways,
+     {kD, kSharedInner}},
     {"ffn.shared_experts.w3", "mlp.shared_experts.up_proj", kLinear, C::kSharedExpert, W::kAlways, {kSharedInner, kD}},
 };
 
@@ -337,7 +340,8 @@ Totals totals(const Config& config, std::span<const Weight> weights) {
     (w.mtp ? t.parameters_mtp : t.parameters_main) += w.parameters();
     (w.mtp ? t.bytes_mtp : t.bytes_main) += w.bytes();
     if (!w.mtp && w.component != Component::kEmbedding) {
-      t.parameters_active += w.num_experts > 0 ? w.parameters() / w.num_experts * config.num_experts_per_tok : w.parameters();
+      t.parameters_active +=
+          w.num_experts > 0 ? w.parameters() / w.num_experts * config.num_experts_per_tok : w.parameters();
     }
     t.tensors += w.num_tensors();
     t.bytes_per_decoded_token += bytes_per_decoded_token(config, w);

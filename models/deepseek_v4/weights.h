@@ -8,8 +8,8 @@
 //   BF16, F32       no scale
 //   F8_E4M3 [N,K]   F8_E8M0 [ceil(N/128), ceil(K/128)]
 //   F4_E2M1 [N,K]   F8_E8M0 [N, K/32]; in the file I8 [N, K/2], low nibble first
-// (stacked: each with n_routed_experts in front). Linears and experts may have any of them (FP4: experts only), the rest
-// is BF16 or F32 as stored, tid2eid I64.
+// (stacked: each with n_routed_experts in front). Linears and experts may have any of them (FP4: experts only), the
+// rest is BF16 or F32 as stored, tid2eid I64.
 // Source of names, shapes and dtypes: deepseek_v4.md sections 4.1, 4.2, 5.1, 5.4.
 #pragma once
 

@@ -35,7 +35,8 @@ TEST(Weights, Closure) {
   const Case cases[] = {
       {"deepseek-v4-flash", 69187, 156015698140, 159609485896, 284332240471, 290942289362, 13270101591},
       {"deepseek-v4-flash-20260424", 69187, 156015698140, 159609485896, 284332240471, 290942289362, 13270101591},
-      {"deepseek-v4-flash-0731", 72317, 156015698140, 166878536440, 284332240471, 284332240471 + 19845850983, 13270101591},
+      {"deepseek-v4-flash-0731", 72317, 156015698140, 166878536440, 284332240471, 284332240471 + 19845850983,
+       13270101591},
       {"deepseek-v4-pro", 145116, 850748205004, 864704792696, 1572997201763, 1598837347742, 48852402019},
       {"deepseek-v4-pro-0813", 149782, 850748205004, 892727580904, 1572997201763, 0, 48852402019},
   };
@@ -100,12 +101,16 @@ TEST(Weights, ParametersPerLayer) {  // 8.1; hash layers lack the bias
 
 TEST(Weights, BytesPerDecodedToken) {  // 8.2
   struct Case { const char* folder; int64_t layer, bytes; };
-  const Case cases[] = {{"deepseek-v4-flash", 0, 217607560}, {"deepseek-v4-flash", 4, 247515224}, {"deepseek-v4-flash", 3, 226260312},
-                        {"deepseek-v4-pro", 3, 602530840},   {"deepseek-v4-pro", 4, 637810712}};
+  const Case cases[] = {{"deepseek-v4-flash", 0, 217607560},
+                        {"deepseek-v4-flash", 4, 247515224},
+                        {"deepseek-v4-flash", 3, 226260312},
+                        {"deepseek-v4-pro", 3, 602530840},
+                        {"deepseek-v4-pro", 4, 637810712}};
   for (const Case& c : cases) {
     const Config config = config_of(c.folder);
     int64_t bytes = 0;
-    for (const Weight& w : table_of(config)) bytes += w.layer == c.layer && !w.mtp ? bytes_per_decoded_token(config, w) : 0;
+    for (const Weight& w : table_of(config))
+      bytes += w.layer == c.layer && !w.mtp ? bytes_per_decoded_token(config, w) : 0;
     EXPECT_EQ(bytes, c.bytes) << c.folder << " layer " << c.layer;
   }
   const Config flash = config_of("deepseek-v4-flash"), pro = config_of("deepseek-v4-pro");
@@ -116,29 +121,40 @@ TEST(Weights, BytesPerDecodedToken) {  // 8.2
 TEST(Weights, NamesAndTypes) {
   const Config config = config_of("deepseek-v4-flash-0731");
   const auto table = table_of(config);
-  struct Case { const char* key; const char* tensor; const char* hf; const char* type; const char* scale; Component component; };
+  struct Case {
+    const char* key;
+    const char* tensor;
+    const char* hf;
+    const char* type;
+    const char* scale;
+    Component component;
+  };
   const Case cases[] = {
       {"embed", "embed.weight", "model.embed_tokens.weight", "BF16[129280,4096]", "", Component::kEmbedding},
       {"head", "head.weight", "lm_head.weight", "BF16[129280,4096]", "", Component::kHead},
       {"hc_head_fn", "hc_head_fn", "model.hc_head.hc_fn", "F32[4,16384]", "", Component::kMhc},
-      {"layers.3.attn.wq_a", "layers.3.attn.wq_a.weight", "model.layers.3.self_attn.q_a_proj.weight", "F8_E4M3[1024,4096]",
-       "F8_E8M0[8,32]", Component::kAttention},
-      {"layers.3.attn.wo_a", "layers.3.attn.wo_a.weight", "model.layers.3.self_attn.o_a_proj.weight", "F8_E4M3[8192,4096]",
-       "F8_E8M0[64,32]", Component::kAttention},
-      {"layers.3.attn.compressor.ape", "layers.3.attn.compressor.ape", "model.layers.3.self_attn.compressor.position_bias",
-       "F32[128,512]", "", Component::kCompressor},
-      {"layers.2.attn.compressor.ape", "layers.2.attn.compressor.ape", "model.layers.2.self_attn.compressor.position_bias",
-       "F32[4,1024]", "", Component::kCompressor},
+      {"layers.3.attn.wq_a", "layers.3.attn.wq_a.weight", "model.layers.3.self_attn.q_a_proj.weight",
+       "F8_E4M3[1024,4096]", "F8_E8M0[8,32]", Component::kAttention},
+      {"layers.3.attn.wo_a", "layers.3.attn.wo_a.weight", "model.layers.3.self_attn.o_a_proj.weight",
+       "F8_E4M3[8192,4096]", "F8_E8M0[64,32]", Component::kAttention},
+      {"layers.3.attn.compressor.ape", "layers.3.attn.compressor.ape",
+       "model.layers.3.self_attn.compressor.position_bias", "F32[128,512]", "", Component::kCompressor},
+      {"layers.2.attn.compressor.ape", "layers.2.attn.compressor.ape",
+       "model.layers.2.self_attn.compressor.position_bias", "F32[4,1024]", "", Component::kCompressor},
       {"layers.2.attn.indexer.weights_proj", "layers.2.attn.indexer.weights_proj.weight",
-       "model.layers.2.self_attn.compressor.indexer.scorer.weights_proj.weight", "BF16[64,4096]", "", Component::kIndexer},
-      {"layers.2.ffn.gate.tid2eid", "layers.2.ffn.gate.tid2eid", "model.layers.2.mlp.gate.tid2eid", "I64[129280,6]", "", Component::kRouter},
-      {"layers.3.ffn.gate.bias", "layers.3.ffn.gate.bias", "model.layers.3.mlp.gate.e_score_correction_bias", "F32[256]", "", Component::kRouter},
+       "model.layers.2.self_attn.compressor.indexer.scorer.weights_proj.weight", "BF16[64,4096]", "",
+       Component::kIndexer},
+      {"layers.2.ffn.gate.tid2eid", "layers.2.ffn.gate.tid2eid", "model.layers.2.mlp.gate.tid2eid", "I64[129280,6]", "",
+       Component::kRouter},
+      {"layers.3.ffn.gate.bias", "layers.3.ffn.gate.bias", "model.layers.3.mlp.gate.e_score_correction_bias",
+       "F32[256]", "", Component::kRouter},
       {"layers.3.ffn.experts.w1", "layers.3.ffn.experts.{}.w1.weight", "model.layers.3.mlp.experts.gate_up_proj",
        "F4_E2M1[256,2048,4096]", "F8_E8M0[256,2048,128]", Component::kRoutedExperts},
       {"layers.3.ffn.experts.w2", "layers.3.ffn.experts.{}.w2.weight", "model.layers.3.mlp.experts.down_proj",
        "F4_E2M1[256,4096,2048]", "F8_E8M0[256,4096,64]", Component::kRoutedExperts},
       {"mtp.0.main_proj", "mtp.0.main_proj.weight", "", "F8_E4M3[4096,12288]", "F8_E8M0[32,96]", Component::kMtp},
-      {"mtp.2.markov_head.markov_w1", "mtp.2.markov_head.markov_w1.weight", "", "BF16[129280,256]", "", Component::kMtp},
+      {"mtp.2.markov_head.markov_w1", "mtp.2.markov_head.markov_w1.weight", "", "BF16[129280,256]", "",
+       Component::kMtp},
       {"mtp.2.confidence_head.proj", "mtp.2.confidence_head.proj.weight", "", "BF16[1,4352]", "", Component::kMtp},
   };
   for (const Case& c : cases) {
