@@ -189,6 +189,33 @@ struct FormatFp8 {
 
 alignas(64) static constexpr float kE2m1Values[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
+#if defined(__AVX512F__)
+constexpr int kE2m1Entries = 16;
+#else
+constexpr int kE2m1Entries = 8;  // magnitudes
+#endif
+
+// The e2m1 values times each power of two of e8m0, ready for permutes.
+struct E2m1Tables {
+  alignas(64) float value[256][kE2m1Entries];
+};
+static constexpr E2m1Tables make_e2m1_tables() {
+  E2m1Tables t{};
+  for (int code = 0; code < 256; ++code) {
+    double scale = 1;  // all products are exact in double
+    for (int i = 127; i < code; ++i) scale *= 2;
+    for (int i = code; i < 127; ++i) scale /= 2;
+    for (int i = 0; i < kE2m1Entries; ++i) {
+      const double product = kE2m1Values[i] * scale;
+      const bool overflow = product >= 0x1p128 || product <= -0x1p128;
+      const float inf = i < 8 ? __builtin_inff() : -__builtin_inff();
+      t.value[code][i] = code == 255 ? __builtin_nanf("") : overflow ? inf : static_cast<float>(product);
+    }
+  }
+  return t;
+}
+alignas(64) static constexpr E2m1Tables kE2m1Tables = make_e2m1_tables();
+
 // e2m1: a table of the 16 values times the scale, indexed by permutes that look at the low bits alone.
 struct FormatFp4 {
   static constexpr int kBits = 4;
@@ -200,6 +227,7 @@ struct FormatFp4 {
     __m512 table;
   };
   static Scale prepare(float scale) { return {_mm512_mul_ps(_mm512_load_ps(kE2m1Values), _mm512_set1_ps(scale))}; }
+  static Scale prepare_e8m0(uint8_t code) { return {_mm512_load_ps(kE2m1Tables.value[code])}; }
   static F16 lookup(I16 codes, Scale s) { return _mm512_permutexvar_ps(codes, s.table); }
   static F16 decode_one(const uint8_t* p, Scale s) {
 #if defined(__AVX512VBMI__)
@@ -223,6 +251,7 @@ struct FormatFp4 {
     __m256 table;  // of the eight magnitudes
   };
   static Scale prepare(float scale) { return {_mm256_mul_ps(_mm256_load_ps(kE2m1Values), _mm256_set1_ps(scale))}; }
+  static Scale prepare_e8m0(uint8_t code) { return {_mm256_load_ps(kE2m1Tables.value[code])}; }
   static __m256 lookup8(__m256i codes, Scale s) {
     const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(codes, 28), _mm256_set1_epi32(INT32_MIN));
     return _mm256_xor_ps(_mm256_permutevar8x32_ps(s.table, codes), _mm256_castsi256_ps(sign));
@@ -277,6 +306,18 @@ struct ScalesNone {
   ScalesNone(const WeightMatrix&, int64_t) {}
   float at(int64_t) const { return 1; }
 };
+
+// The scale of a group, prepared for decode(); sets `hard` if decode() gets it wrong.
+template <class Format, class Scales>
+static inline typename Format::Scale prepare_scale(const Scales& scales, int64_t group, bool& hard) {
+  const float s = scales.at(group);
+  hard |= Format::is_hard_scale(s);
+  return Format::prepare(s);
+}
+template <>
+inline FormatFp4::Scale prepare_scale<FormatFp4, ScalesE8m0>(const ScalesE8m0& scales, int64_t group, bool&) {
+  return FormatFp4::prepare_e8m0(scales.code[group]);
+}
 
 // Columns that share a scale; all of them if there is none.
 static inline int64_t scale_cols(const WeightMatrix& w) { return w.scale == nullptr ? w.cols : w.block_cols; }

@@ -202,6 +202,10 @@ int main(int argc, char** argv) {
     for (int64_t rows : {1, 4}) bench.linear(large, rows, 1, 5);
   }
   for (const Kind& kind : {kBf16, kFp8, kFp4}) {
+    const Weights cached(kind, 64, 4096, 1);
+    for (int64_t rows : {1, 2, 4, 7}) bench.linear(cached, rows, 1, 200);
+  }
+  for (const Kind& kind : {kBf16, kFp8, kFp4}) {
     const Weights wide(kind, 4096, 4096, 1);
     for (int64_t rows : {8, 12, 64, 256, 512}) bench.linear(wide, rows, 1, 3);
   }

@@ -37,6 +37,7 @@ struct DotBlock {
   static constexpr int kRows = block_rows<Format, kCols>();
   static constexpr int kSums = kRows * kCols;
   static constexpr int kQuads = (kSums + 3) / 4;
+  static constexpr int kUnit = Format::kUnit;
   using Scale = typename Format::Scale;
 
   const WeightMatrix* w;
@@ -46,7 +47,7 @@ struct DotBlock {
   Scales scales[kRows];
   int64_t ahead;  // bytes from a row of this block to the same row of the next one
 
-  static int64_t bytes_of(int64_t k) { return k * Format::kBits / 8; }
+  static int64_t bytes_of(int64_t k) { return Format::kBits < 8 ? k >> 1 : k * (Format::kBits / 8); }
 
   DotBlock(const Job& job, int64_t row0, const float* x0) : w(job.w), ahead(kRows * job.row_bytes) {
     for (int r = 0; r < kRows; ++r) {
@@ -82,46 +83,54 @@ struct DotBlock {
     return k;
   }
 
-  // acc += elements [begin, end) of a block of K. Returns true if a scale is hard.
-  __attribute__((always_inline)) inline bool accumulate(int64_t begin, int64_t end, F16* sums) const {
-    constexpr int kUnit = Format::kUnit;
+  // acc += kUnit vectors from element k on.
+  __attribute__((always_inline)) inline void add_unit(int64_t k, const Scale (&scale)[kRows], F16 (&acc)[kSums]) const {
     constexpr int64_t kUnitBytes = kUnit * kChunk * Format::kBits / 8;
+    F16 value[kRows][kUnit];
+    const int64_t offset = bytes_of(k);
+    if (kUnitBytes >= kCacheLine || (offset & (kCacheLine - 1)) < kUnitBytes) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        _mm_prefetch(reinterpret_cast<const char*>(row[r] + offset + ahead), _MM_HINT_T0);
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) Format::decode(row[r] + offset, scale[r], value[r]);
+#pragma GCC unroll 4
+    for (int u = 0; u < kUnit; ++u) {
+#pragma GCC unroll 4
+      for (int m = 0; m < kCols; ++m) {
+        const F16 xv = f_load(x[m] + k + u * kChunk);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) acc[r * kCols + m] = f_fma(value[r][u], xv, acc[r * kCols + m]);
+      }
+    }
+  }
+
+  // sums += elements [begin, end) of a block of K. Returns true if a scale is hard.
+  __attribute__((always_inline)) inline bool accumulate(int64_t begin, int64_t end, F16* sums) const {
     const int64_t group = scale_cols(*w);
     bool hard = false;
     F16 acc[kSums];
+    Scale scale[kRows];
+    int64_t k = begin, g = k / group, group_end = (g + 1) * group;
+    const auto load_scales = [&] {
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) scale[r] = prepare_scale<Format>(scales[r], g, hard);
+    };
 #pragma GCC unroll 16
     for (int i = 0; i < kSums; ++i) acc[i] = sums[i];
-    int64_t k = begin, g = k / group, group_end = (g + 1) * group;
+    if (group == kUnit * kChunk && k + group == group_end) {  // short groups: a loop without an inner one
+      for (; k + kUnit * kChunk <= end; k += kUnit * kChunk, ++g) {
+        load_scales();
+        add_unit(k, scale, acc);
+      }
+      group_end = (g + 1) * group;
+    }
     while (k < end) {
-      Scale scale[kRows];
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const float s = scales[r].at(g);
-        hard |= Format::is_hard_scale(s);
-        scale[r] = Format::prepare(s);
-      }
+      load_scales();
       const int64_t stop = at_most(end, group_end);
-      for (; k + kUnit * kChunk <= stop; k += kUnit * kChunk) {
-        F16 w_unit[kRows][kUnit];
-        const int64_t offset = bytes_of(k);
-        if (kUnitBytes >= kCacheLine || (offset & (kCacheLine - 1)) < kUnitBytes) {
-#pragma GCC unroll 4
-          for (int r = 0; r < kRows; ++r) {
-            _mm_prefetch(reinterpret_cast<const char*>(row[r] + offset + ahead), _MM_HINT_T0);
-          }
-        }
-#pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) Format::decode(row[r] + offset, scale[r], w_unit[r]);
-#pragma GCC unroll 4
-        for (int u = 0; u < kUnit; ++u) {
-#pragma GCC unroll 4
-          for (int m = 0; m < kCols; ++m) {
-            const F16 xv = f_load(x[m] + k + u * kChunk);
-#pragma GCC unroll 4
-            for (int r = 0; r < kRows; ++r) acc[r * kCols + m] = f_fma(w_unit[r][u], xv, acc[r * kCols + m]);
-          }
-        }
-      }
+      for (; k + kUnit * kChunk <= stop; k += kUnit * kChunk) add_unit(k, scale, acc);
       if (k < stop) {
 #pragma GCC unroll 16
         for (int i = 0; i < kSums; ++i) sums[i] = acc[i];
@@ -129,7 +138,7 @@ struct DotBlock {
 #pragma GCC unroll 16
         for (int i = 0; i < kSums; ++i) acc[i] = sums[i];
       }
-      do {
+      do {  // more than once if a vector crossed into the next group
         ++g;
         group_end += group;
       } while (group_end <= k);

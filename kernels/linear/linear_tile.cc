@@ -23,23 +23,18 @@ constexpr int kTileVectors = 1;
 
 inline int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Where 16 columns of a panel are stored.
+// Where 16 columns of a block of a panel are stored: element k of the block at lane[k % 16] + k / 16 * width.
 struct Panel {
-  const PackLayout* layout;
   int64_t width;
-  float* base;
+  float* lane[kLanes];
 
-  float* at(int64_t k) const {
-    const int64_t b = k / layout->block, in_block = k - b * layout->block;
-    return at(b, in_block);
+  Panel(float* base, const PackLayout& layout, int64_t panel_width, int64_t block) : width(panel_width) {
+    for (int64_t j = 0; j < kLanes; ++j) lane[j] = base + (block * kLanes + kVisit[j]) * layout.lane_steps * width;
   }
-  float* at(int64_t b, int64_t in_block) const {
-    const int64_t visit = kVisit[in_block % kLanes];
-    return base + ((b * kLanes + visit) * layout->lane_steps + in_block / kLanes) * width;
-  }
+  float* at(int64_t k) const { return lane[k % kLanes] + k / kLanes * width; }
 };
 
-// Sixteen rows of w at 16 bytes of each: k elements [k0, k0 + 128 / kBits) of all, transposed, into the panel.
+// Sixteen rows of w.
 struct Source {
   const WeightMatrix* w;
   const uint8_t* base;
@@ -47,57 +42,75 @@ struct Source {
   int64_t n[16];    // row numbers; those beyond the last repeat it
 };
 
-inline void store_k(const Panel& panel, int64_t b, int64_t in_block, F16 v) { f_store(panel.at(b, in_block), v); }
+// pack_step: kStep elements of K of all 16 rows, at byte `offset` of each, times `scale`, to vectors step, step + 1, ...
+// of all lanes of the panel.
+template <class Format>
+constexpr int64_t kStep = Format::kBits == 4 ? 32 : 16;
 
-inline void pack_step(FormatF32, const Source& s, int64_t offset, F16, const Panel& p, int64_t b, int64_t k) {
-  I16 d[4];
-  load_transposed(s.base + offset, s.row, d);
-  for (int c = 0; c < 4; ++c) store_k(p, b, k + c, as_f(d[c]));
+__attribute__((always_inline)) inline void put(const Panel& p, int lane, int64_t element, F16 v) {
+  f_store(p.lane[lane] + element, v);
 }
 
-inline void pack_step(FormatBf16, const Source& s, int64_t offset, F16, const Panel& p, int64_t b, int64_t k) {
-  I16 d[4];
-  load_transposed(s.base + offset, s.row, d);
-  for (int c = 0; c < 4; ++c) {
-    store_k(p, b, k + 2 * c, as_f(i_shl<16>(d[c])));
-    store_k(p, b, k + 2 * c + 1, as_f(i_and(d[c], i_set(0xffff0000u))));
+inline void pack_step(FormatF32, const Source& s, int64_t offset, F16, const Panel& p, int64_t element) {
+#pragma GCC unroll 4
+  for (int j = 0; j < 16; j += 4) {
+    I16 d[4];
+    load_transposed(s.base + offset + j * 4, s.row, d);
+    for (int c = 0; c < 4; ++c) put(p, j + c, element, as_f(d[c]));
   }
 }
 
-// The 16 values of e2m1 for a permute; AVX2 has but eight and adds the sign.
-inline void pack_step(FormatFp4, const Source& s, int64_t offset, F16 scale, const Panel& p, int64_t b, int64_t k) {
+inline void pack_step(FormatBf16, const Source& s, int64_t offset, F16, const Panel& p, int64_t element) {
+#pragma GCC unroll 2
+  for (int j = 0; j < 16; j += 8) {
+    I16 d[4];
+    load_transposed(s.base + offset + j * 2, s.row, d);
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      put(p, j + 2 * c, element, as_f(i_shl<16>(d[c])));
+      put(p, j + 2 * c + 1, element, as_f(i_and(d[c], i_set(0xffff0000u))));
+    }
+  }
+}
+
+inline void pack_step(FormatFp4, const Source& s, int64_t offset, F16 scale, const Panel& p, int64_t element) {
   I16 d[4];
   load_transposed(s.base + offset, s.row, d);
   const FormatFp4::Scale table = FormatFp4::prepare(1);
+#pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
-    const auto put = [&](int t, I16 codes) { store_k(p, b, k + 8 * c + t, f_mul(FormatFp4::lookup(codes, table), scale)); };
-    put(0, d[c]);
-    put(1, i_shr<4>(d[c]));
-    put(2, i_shr<8>(d[c]));
-    put(3, i_shr<12>(d[c]));
-    put(4, i_shr<16>(d[c]));
-    put(5, i_shr<20>(d[c]));
-    put(6, i_shr<24>(d[c]));
-    put(7, i_shr<28>(d[c]));
+    const auto value = [&](I16 codes) { return f_mul(FormatFp4::lookup(codes, table), scale); };
+    const int lane = c % 2 * 8;
+    const int64_t at = element + c / 2 * p.width;
+    put(p, lane, at, value(d[c]));
+    put(p, lane + 1, at, value(i_shr<4>(d[c])));
+    put(p, lane + 2, at, value(i_shr<8>(d[c])));
+    put(p, lane + 3, at, value(i_shr<12>(d[c])));
+    put(p, lane + 4, at, value(i_shr<16>(d[c])));
+    put(p, lane + 5, at, value(i_shr<20>(d[c])));
+    put(p, lane + 6, at, value(i_shr<24>(d[c])));
+    put(p, lane + 7, at, value(i_shr<28>(d[c])));
   }
 }
 
 #if defined(__AVX512VBMI__)
-inline void pack_step(FormatFp8, const Source& s, int64_t offset, F16 scale, const Panel& p, int64_t b, int64_t k) {
+inline void pack_step(FormatFp8, const Source& s, int64_t offset, F16 scale, const Panel& p, int64_t element) {
   I16 d[4];
   load_transposed(s.base + offset, s.row, d);
   const __m512i order = _mm512_load_si512(kTransposed.index);
+#pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
     F16 w[4];
     FormatFp8::decode_ordered(_mm512_permutexvar_epi8(order, d[c]), scale, w);
-    for (int u = 0; u < 4; ++u) store_k(p, b, k + 4 * c + u, w[u]);
+#pragma GCC unroll 4
+    for (int u = 0; u < 4; ++u) put(p, 4 * c + u, element, w[u]);
   }
 }
 #endif
 
 // Decoded along K row by row, then transposed as floats.
 template <class Format>
-inline void pack_step(Format, const Source& s, int64_t offset, F16 scale, const Panel& p, int64_t b, int64_t k) {
+inline void pack_step(Format, const Source& s, int64_t offset, F16 scale, const Panel& p, int64_t element) {
   alignas(64) float value[16][16], row_scale[16];
   f_store(row_scale, scale);
   for (int r = 0; r < 16; ++r) {
@@ -105,21 +118,20 @@ inline void pack_step(Format, const Source& s, int64_t offset, F16 scale, const 
   }
   int64_t row[16];
   for (int r = 0; r < 16; ++r) row[r] = r * 64;
+#pragma GCC unroll 4
   for (int c = 0; c < 16; c += 4) {
     I16 d[4];
     load_transposed(reinterpret_cast<const uint8_t*>(value) + c * 4, row, d);
-    for (int i = 0; i < 4; ++i) store_k(p, b, k + c + i, as_f(d[i]));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) put(p, c + i, element, as_f(d[i]));
   }
 }
 
-template <class Format>
-constexpr int64_t kStep = 128 / Format::kBits;  // elements in 16 bytes
-
 // Elements one by one: what is left of a block, and steps that cross a scale.
-inline void pack_plain(const Source& s, const Panel& p, int64_t b, int64_t begin, int64_t in_block, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    float* out = p.at(b, in_block + i);
-    for (int r = 0; r < 16; ++r) out[r] = weight_value(*s.w, s.n[r], begin + in_block + i);
+void pack_plain(const Source& s, const Panel& p, int64_t begin, int64_t k, int64_t count) {
+  for (int64_t i = k; i < k + count; ++i) {
+    float* out = p.at(i - begin);
+    for (int r = 0; r < 16; ++r) out[r] = weight_value(*s.w, s.n[r], i);
   }
 }
 
@@ -135,14 +147,14 @@ inline bool load_scales(const Scales* scales, int64_t group, float* out) {
 }
 
 template <class Format, class Scales>
-void pack_columns(const Source& s, const Panel& p) {
-  const PackLayout& layout = *p.layout;
+void pack_columns(const Source& s, const PackLayout& layout, int64_t width, float* panel) {
   const int64_t group_cols = scale_cols(*s.w);
   Scales scales[16];
   for (int r = 0; r < 16; ++r) scales[r] = Scales(*s.w, s.n[r]);
   bool hard_codes = false;
   for (int r = 0; r < 16; ++r) hard_codes |= Format::is_hard(s.base + s.row[r], layout.k);
   for (int64_t b = 0; b < layout.k_blocks; ++b) {
+    const Panel p(panel, layout, width, b);
     const int64_t begin = b * layout.block, end = begin + layout.block;
     int64_t k = begin, g = k / group_cols, group_end = (g + 1) * group_cols;
     while (k < end) {
@@ -150,16 +162,14 @@ void pack_columns(const Source& s, const Panel& p) {
       const bool hard = load_scales<Format>(scales, g, scale) || hard_codes;
       const int64_t stop = at_most(end, group_end);
       const F16 scale_vector = f_load(scale);
-      while (k < stop) {
-        if (!hard && k + kStep<Format> <= stop) {
-          pack_step(Format{}, s, k * Format::kBits / 8, scale_vector, p, b, k - begin);
-          k += kStep<Format>;
-        } else {
-          const int64_t count = at_most(kStep<Format>, stop - k);
-          pack_plain(s, p, b, begin, k - begin, count);
-          k += count;
+      if (!hard && (k - begin) % kLanes == 0) {
+        for (; k + kStep<Format> <= stop; k += kStep<Format>) {
+          pack_step(Format{}, s, Format::kBits < 8 ? k >> 1 : k * (Format::kBits / 8), scale_vector, p,
+                    (k - begin) / kLanes * width);
         }
       }
+      pack_plain(s, p, begin, k, stop - k);
+      k = stop;
       ++g;
       group_end += group_cols;
     }
@@ -249,9 +259,11 @@ void pack_weights(const WeightMatrix& w, int64_t row0, int64_t num_rows, int64_t
       s.n[r] = row0 + at_most(c + r, num_rows - 1);
       s.row[r] = s.n[r] * row_bytes;
     }
-    const Panel p{&layout, width, panel + c};
-    if (with_format(w, [&]<class Format, class Scales>() { pack_columns<Format, Scales>(s, p); })) continue;
-    for (int64_t b = 0; b < layout.k_blocks; ++b) pack_plain(s, p, b, b * layout.block, 0, layout.block);
+    const bool done = with_format(
+        w, [&]<class Format, class Scales>() { pack_columns<Format, Scales>(s, layout, width, panel + c); });
+    for (int64_t b = 0; b < layout.k_blocks && !done; ++b) {
+      pack_plain(s, Panel(panel + c, layout, width, b), b * layout.block, b * layout.block, layout.block);
+    }
   }
 }
 
