@@ -4,8 +4,8 @@
 namespace weft {
 namespace {
 
-// The projection of many rows works on tiles of kTileRows rows and kTileOutputs outputs whose sums stay in registers: all 16
-// lanes at once, or with AVX2 eight lanes after the others.
+// The projection of many rows works on tiles of kTileRows rows and kTileOutputs outputs whose sums stay in registers:
+// all 16 lanes at once, or with AVX2 eight lanes after the others.
 #ifdef __AVX512F__
 using Vector = __m512;
 constexpr int kVectorLanes = 16, kTileRows = 4, kTileOutputs = 6;
@@ -21,8 +21,9 @@ inline Vector fma_vector(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(
 #endif
 constexpr int kSingleRowOutputs = 6;
 
-// Rows are projected in groups whose lane sums live on the stack, so that fn is read once per group. Inside a group K is cut
-// into parts; the rows' part is converted and packed, because rows that lie a power of two apart share their cache sets.
+// Rows are projected in groups whose lane sums live on the stack, so that fn is read once per group. Inside a group K
+// is cut into parts; the rows' part is converted and packed, because rows that lie a power of two apart share their
+// cache sets.
 constexpr int64_t kGroupRows = 16;
 constexpr int64_t kPart = 256;
 
@@ -73,7 +74,7 @@ inline void squares(const float* x, int64_t count, LaneSums* sums, int64_t outpu
   for (int r = 0; r < R; ++r) store(sums[r][output], sum[r]);
 }
 
-// One part of K, count <= kPart values of every row: outputs [begin, end), the one numbered `outputs` being the squares.
+// One part of K, count <= kPart values of every row: outputs [begin, end); number `outputs` is the squares.
 inline void project_part(const float* x, int64_t rows, const float* fn, int64_t fn_stride, int64_t count,
                          LaneSums* sums, int64_t begin, int64_t end, int64_t outputs) {
   const int64_t whole = count / kLanes * kLanes, rest = count - whole, products_end = end < outputs ? end : outputs;

@@ -13,8 +13,8 @@ namespace {
 
 constexpr unsigned kSeed = 25;
 
-// deepseek_v4.md 2.3. One channel, X = (1, 2, 3, 4); fn is chosen so that m has the example's values: each row of fn has
-// m / r at stream 0, whose X is 1.
+// deepseek_v4.md 2.3. One channel, X = (1, 2, 3, 4); fn is chosen so that m has the example's values: each row of fn
+// has m / r at stream 0, whose X is 1.
 TEST(HyperConnection, WorkedExample) {
   const float m[24] = {0.5f, -0.25f, 1, 0, 0.1f, 0.2f, -0.3f, 0.4f, 1,     0, 0, 0,
                        0,    2,      0, 0, 0,    0,    -1,    0.5f, 0.25f, 0, 0, 1};

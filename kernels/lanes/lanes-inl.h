@@ -1,7 +1,7 @@
 // kernels/lanes/lanes-inl.h
 //
-// Sixteen fp32 lanes for SIMD sources: two AVX2 registers, or one of AVX-512, with the same results lane by lane. Elements
-// in memory are F32 (float) or BF16 (Bf16, a tag of its own: ISA files must not share inline functions with others).
+// Sixteen fp32 lanes for SIMD sources: two AVX2 registers, or one of AVX-512, with the same results lane by lane.
+// Elements in memory are F32 (float) or BF16 (Bf16, a type of its own: ISA files share no inline functions).
 //
 // Everything is in an unnamed namespace: each source has its own copy, compiled for its own level.
 #pragma once
@@ -184,8 +184,8 @@ inline float max_of_lanes(Lanes a) {
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
-// y[i] = f(i, load) for 16 features at a time: f gets a function that loads the lanes at i of any array, so that the same
-// body serves whole vectors and the rest.
+// y[i] = f(i, load) for 16 features at a time: f gets a function that loads the lanes at i of any array, so that the
+// same body serves whole vectors and the rest.
 struct LoadAll {
   template <class T>
   Lanes operator()(const T* p) const {

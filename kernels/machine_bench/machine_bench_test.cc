@@ -35,5 +35,44 @@ TEST(MachineBench, RefusesALevelThatTheCpuLacks) {
   EXPECT_EQ(limits.status().code(), StatusCode::kInvalidArgument);
 }
 
+TEST(MachineBench, RowsHaveTheirFigures) {
+  KernelBenchOptions options = quick();
+  options.filter = "hc_pre M=1 4 x 4096";
+  const auto limits = measure_machine(options);
+  ASSERT_TRUE(limits.ok());
+  std::vector<std::string> announced;
+  const auto results =
+      bench_kernels(options, limits.value(), [&](std::string_view what) { announced.emplace_back(what); });
+  ASSERT_TRUE(results.ok()) << results.status().message();
+  ASSERT_EQ(results.value().size(), 1u);
+  EXPECT_EQ(announced.size(), 1u);
+  const KernelBenchResult& row = results.value()[0];
+  EXPECT_EQ(row.kernel, "hc_pre");
+  EXPECT_GE(row.repetitions, 2);
+  EXPECT_LE(row.seconds_min, row.seconds);
+  EXPECT_LE(row.seconds, row.seconds_max);
+  EXPECT_EQ(row.bytes, 24 * 16384 * 4 + (16384 + 4096) * 2);
+  EXPECT_EQ(row.flops, 2.0 * 16384 * 26);
+  EXPECT_NEAR(row.ratio, row.bytes / row.seconds / limits.value().best_read_bytes_per_s(), 1e-9);
+  EXPECT_TRUE(row.meets_bar());
+}
+
+TEST(MachineBench, Bars) {
+  KernelBenchResult row;
+  row.ratio = 0.7;
+  EXPECT_TRUE(row.meets_bar());
+  row.bar = 0.8;
+  EXPECT_FALSE(row.meets_bar());
+  row.bar = 0.7;
+  EXPECT_TRUE(row.meets_bar());
+  row.limit = BenchLimit::kShareOfLayer;
+  row.bar = 0.03;
+  EXPECT_FALSE(row.meets_bar());
+  row.ratio = -0.01;
+  EXPECT_TRUE(row.meets_bar());
+  row.skipped = "why";
+  EXPECT_FALSE(row.meets_bar());
+}
+
 }  // namespace
 }  // namespace weft

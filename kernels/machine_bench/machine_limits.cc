@@ -103,13 +103,15 @@ double measure_loop(MachineLoop* loop, ThreadPool& pool, const KernelBenchOption
   return median(rates);
 }
 
-double measure_read(const MachineLoops& loops, const Buffer& buffer, ThreadPool& pool, const KernelBenchOptions& options) {
+double measure_read(const MachineLoops& loops, const Buffer& buffer, ThreadPool& pool,
+                    const KernelBenchOptions& options) {
   constexpr int64_t kPage = 4096;
   const int64_t share = buffer.size() / pool.size() / kPage * kPage;
   std::vector<double> rates;
   std::atomic<uint64_t> sum{0};
   for (int i = 0; i < options.min_repetitions + 1; ++i) {
-    const double seconds = run_on_all(pool, [&](int worker) { sum ^= loops.read(buffer.data() + worker * share, share); });
+    const double seconds =
+        run_on_all(pool, [&](int worker) { sum ^= loops.read(buffer.data() + worker * share, share); });
     if (i > 0) rates.push_back(static_cast<double>(share) * pool.size() / seconds);
   }
   WEFT_CHECK(sum.load() != 1, "the sum of equal words");  // never true; keeps the loads
@@ -126,7 +128,8 @@ double MachineLimits::best_read_bytes_per_s() const {
 
 Result<MachineLimits> measure_machine(const KernelBenchOptions& options) {
   if (options.isa > max_isa()) {
-    return invalid_argument(fmt::format("--isa {}: this CPU has at most {}", isa_name(options.isa), isa_name(max_isa())));
+    return invalid_argument(
+        fmt::format("--isa {}: this CPU has at most {}", isa_name(options.isa), isa_name(max_isa())));
   }
   const std::vector<int> cpus = options.cpus.empty() ? usable_cores() : options.cpus;
   MachineLimits limits;

@@ -7,8 +7,8 @@
 
 namespace weft {
 
-// Each runs `iterations` times over its independent chains and gives the number of operations done (2 per multiply-add);
-// null: the level has no such instruction.
+// Each runs `iterations` times over its independent chains and gives the number of operations done (2 per
+// multiply-add); null: the level has no such instruction.
 using MachineLoop = double(int64_t iterations, float* sink);
 
 struct MachineLoops {

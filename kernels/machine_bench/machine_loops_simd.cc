@@ -98,7 +98,8 @@ uint64_t read(const void* data, int64_t bytes) {
   for (Ints& s : sum) s = set_int(0);
   for (int64_t i = 0; i < bytes; i += kLoads * static_cast<int64_t>(sizeof(Ints))) {
 #pragma GCC unroll 8
-    for (int j = 0; j < kLoads; ++j) sum[j] = bit_xor(sum[j], load_ints(p + i + j * static_cast<int64_t>(sizeof(Ints))));
+    for (int j = 0; j < kLoads; ++j)
+      sum[j] = bit_xor(sum[j], load_ints(p + i + j * static_cast<int64_t>(sizeof(Ints))));
   }
   uint64_t words[sizeof(Ints) / 8], result = 0;
   for (const Ints& s : sum) {

@@ -7,11 +7,11 @@
 //   kFp4  per block: a = max(absmax, 6 * 2^-126); s = smallest power of two >= fp32(a * fp32(1/6));
 //         y = A(e2m1(clamp(x/s, +-6)) * s)                                      deepseek_v4.md 2.6
 //
-// hadamard: before that, every vector of `width` features (a power of two) is multiplied by the Walsh-Hadamard matrix in
-// Sylvester order (butterflies of distance 1, 2, 4, ... in fp32), scaled by fp32(width^-0.5), and rounded to A.
+// hadamard: before that, every vector of `width` features (a power of two) is multiplied by the Walsh-Hadamard matrix
+// in Sylvester order (butterflies of distance 1, 2, 4, ... in fp32), scaled by fp32(width^-0.5), and rounded to A.
 //
-//   x, y  [num_rows, width], row strides in elements, F32 or BF16; only features [begin, end) are quantised, the others are
-//   copied (y may be x); end - begin is a multiple of `block`, or the last block is shorter.
+//   x, y  [num_rows, width], row strides in elements, F32 or BF16; only features [begin, end) are quantised, the others
+//   are copied (y may be x); end - begin is a multiple of `block`, or the last block is shorter.
 //   block <= kMaxQuantiseSpan, and width too where hadamard is set. Values are finite. Row-independent.
 #pragma once
 

@@ -4,7 +4,8 @@
 namespace weft {
 namespace {
 
-// The formats by what rounding needs: a value with exponent e is rounded to multiples of 2^(max(e, min_exponent) - mantissa).
+// The formats by what rounding needs: a value with exponent e is rounded to multiples of
+// 2^(max(e, min_exponent) - mantissa bits).
 struct Grid {
   float max_value, inverse_max, min_absmax;
   float min_normal;   // 2^min_exponent
@@ -13,8 +14,8 @@ struct Grid {
 constexpr Grid kE4m3Grid = {448.0f, 1.0f / 448.0f, 1e-4f, 0x1p-6f, 0x1p20f};
 constexpr Grid kE2m1Grid = {6.0f, 1.0f / 6.0f, 6 * 0x1p-126f, 1.0f, 0x1p22f};
 
-// Adding and subtracting a number whose unit in the last place is the step rounds to the nearest multiple, ties to even;
-// multiples are even where codes are.
+// Adding and subtracting a number whose unit in the last place is the step rounds to the nearest multiple, ties to
+// even; multiples are even where codes are.
 inline Lanes round_to_grid(Lanes x, const Grid& grid) {
   const Lanes size = min(magnitude(x), all(grid.max_value));
   const Lanes exponent = max(bit_and(size, all(__builtin_bit_cast(float, 0x7f800000))), all(grid.min_normal));

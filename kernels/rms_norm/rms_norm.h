@@ -5,10 +5,10 @@
 //   x, y  [num_rows, width]   F32 or BF16, the same; row strides in elements; y may be x
 //   w     [width]             F32 or BF16 (used as fp32), or null
 //
-// Rounding kOnce: all in fp32, one rounding to the dtype at the end. kEachStep (bf16 only, w null; deepseek_v4.md 2.5.2):
-// x^2 rounded to bf16, their mean (fp32 sum) rounded, + eps rounded, rsqrt rounded, product rounded.
-// Sum of squares: 16 lanes and the tree of kernels/linear (each square is one fma into its lane; kEachStep adds the rounded
-// squares). 1/sqrt is a correctly rounded sqrt and a division. Row-independent.
+// Rounding kOnce: all in fp32, one rounding to the dtype at the end. kEachStep (bf16 only, w null; deepseek_v4.md
+// 2.5.2): x^2 rounded to bf16, their mean (fp32 sum) rounded, + eps rounded, rsqrt rounded, product rounded.
+// Sum of squares: 16 lanes and the tree of kernels/linear (each square is one fma into its lane; kEachStep adds the
+// rounded squares). 1/sqrt is a correctly rounded sqrt and a division. Row-independent.
 #pragma once
 
 #include <cstdint>

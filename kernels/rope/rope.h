@@ -24,8 +24,8 @@ struct RopeScaling {  // YaRN; factor 1: none
   bool operator==(const RopeScaling&) const = default;
 };
 
-// frequency_i, i < rotary_dims / 2: 1 / fp32 pow(theta, 2i / rotary_dims), then YaRN's ramp (deepseek_v4.md 2.4; low and
-// high are clamped to [0, rotary_dims - 1], and high = low + 0.001 where they meet).
+// frequency_i, i < rotary_dims / 2: 1 / fp32 pow(theta, 2i / rotary_dims), then YaRN's ramp (deepseek_v4.md 2.4; low
+// and high are clamped to [0, rotary_dims - 1], and high = low + 0.001 where they meet).
 std::vector<float> rope_frequencies(double theta, int64_t rotary_dims, const RopeScaling& scaling);
 
 // table[r, i] = (cos, sin) of positions[r] * frequencies[i]: [num_rows, rotary_dims/2, 2]
