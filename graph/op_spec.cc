@@ -22,6 +22,17 @@ Status expect_rank(std::string_view op, TypeSpan in, int input, std::string_view
   return invalid_argument(fmt::format("{}: {} is {}, expected {} dimensions", op, name, to_string(in[input]), rank));
 }
 
+Status expect_rank_2_or_3(std::string_view op, TypeSpan in, int input, std::string_view name) {
+  const int rank = in[input].shape().rank();
+  if (rank == 2 || rank == 3) return {};
+  return invalid_argument(fmt::format("{}: {} is {}, expected 2 or 3 dimensions", op, name, to_string(in[input])));
+}
+
+Status expect_range(std::string_view op, std::string_view name, int64_t found, int64_t at_least, int64_t at_most) {
+  if (at_least <= found && found <= at_most) return {};
+  return invalid_argument(fmt::format("{}: {} is {}, expected {} to {}", op, name, found, at_least, at_most));
+}
+
 Status expect_dim(std::string_view op, std::string_view name, int64_t found, int64_t expected) {
   if (found == expected) return {};
   return invalid_argument(fmt::format("{}: {} is {}, expected {}", op, name, found, expected));

@@ -43,7 +43,9 @@ struct EnumText;
 // "what: detail" errors of infer, worded alike everywhere.
 Status expect_inputs(std::string_view op, TypeSpan in, int at_least, int at_most);
 Status expect_rank(std::string_view op, TypeSpan in, int input, std::string_view name, int rank);
+Status expect_rank_2_or_3(std::string_view op, TypeSpan in, int input, std::string_view name);
 Status expect_dim(std::string_view op, std::string_view name, int64_t found, int64_t expected);
+Status expect_range(std::string_view op, std::string_view name, int64_t found, int64_t at_least, int64_t at_most);
 Status expect_dtype(std::string_view op, TypeSpan in, int input, std::string_view name, std::initializer_list<DType> allowed);
 
 }  // namespace weft

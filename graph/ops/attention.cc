@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/numeric.h"
 #include "graph/cache_rows.h"
@@ -42,6 +43,7 @@ const Segment& segment_of_row(const StepBatch& batch, int64_t row) {
 
 Status expect_cache(std::string_view op, TypeSpan in, int input, std::string_view name, int64_t width) {
   WEFT_RETURN_IF_ERROR(expect_rank(op, in, input, name, 3));
+  WEFT_RETURN_IF_ERROR(expect_range(op, fmt::format("rows of {}", name), in[input].shape()[1], 1, 1 << 30));
   return expect_dim(op, fmt::format("width of {}", name), in[input].shape()[2], width);
 }
 
@@ -104,7 +106,11 @@ Result<ValueTypes> Compressor::infer(TypeSpan in) const {
   if (in[1].tensor != in[0].tensor) {
     return invalid_argument(fmt::format("{}: k is {}, s is {}", kName, to_string(in[0]), to_string(in[1])));
   }
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 2, "norm", 1));
   const int64_t w = in[0].shape()[1], d = in[2].shape()[0];
+  if (d < 1 || rope.rotary_dims < 2 || rope.rotary_dims % 2 != 0 || rope.rotary_dims > d) {
+    return invalid_argument(fmt::format("{}: {} rotary dims of {}", kName, rope.rotary_dims, d));
+  }
   if (w != d && w != 2 * d) return invalid_argument(fmt::format("{}: k has {} features, the norm {}", kName, w, d));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "norm", {DType::kF32, DType::kBF16}));
   WEFT_RETURN_IF_ERROR(expect_cache(kName, in, 3, "state ring", 2 * w));
@@ -113,6 +119,10 @@ Result<ValueTypes> Compressor::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 4, "entries", {DType::kF32, DType::kBF16}));
   if (ratio < 1 || in[3].shape()[1] < (w == d ? 1 : 2) * ratio - 1) {
     return invalid_argument(fmt::format("{}: a state ring of {} rows is too short for ratio {}", kName, in[3].shape()[1], ratio));
+  }
+  if (quantised) {
+    const ValueType entries = {{in[4].dtype(), {in[4].shape()[1], d}}};
+    WEFT_RETURN_IF_ERROR(quantise.infer({&entries, 1}).status());
   }
   return ValueTypes{};
 }
@@ -236,6 +246,7 @@ Result<ValueTypes> IndexTopK::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of head weights", in[1].shape()[0], in[0].shape()[0]));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "head weights", in[1].shape()[1], in[0].shape()[1]));
   WEFT_RETURN_IF_ERROR(expect_cache(kName, in, 2, "index keys", in[0].shape()[2]));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "index keys", {DType::kF32, DType::kBF16}));
   if (ratio < 1 || top_k < 1 || max_context < 1) {
     return invalid_argument(fmt::format("{}: ratio {}, top_k {}, max_context {}", kName, ratio, top_k, max_context));
   }
@@ -330,24 +341,29 @@ int64_t SparseAttention::max_columns(int64_t picks) const {
 }
 
 Result<ValueTypes> SparseAttention::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "ratio", ratio, 0, 1 << 20));
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "window", window, 1, 1 << 20));
+  if (ratio > 0) WEFT_RETURN_IF_ERROR(expect_range(kName, "max_context", max_context, 1, std::numeric_limits<int32_t>::max()));
   WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, ratio == 0 ? 4 : 5, ratio == 0 ? 4 : 6));
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "q", 3));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "q", {DType::kF32, DType::kBF16}));
   const int64_t rows = in[0].shape()[0], heads = in[0].shape()[1], dim = in[0].shape()[2];
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "kv", 2));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "width of kv", in[1].shape()[1], dim));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "kv", {DType::kF32, DType::kBF16}));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "sink", {DType::kF32}));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "sink", in[2].shape().num_elements(), heads));
   WEFT_RETURN_IF_ERROR(expect_cache(kName, in, 3, "window ring", dim));
   for (size_t i = 3; i < std::min<size_t>(in.size(), 5); ++i) {
     WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, static_cast<int>(i), "keys", {in[1].dtype()}));
   }
-  if (window < 1 || in[3].shape()[1] < window - 1) {
+  if (in[3].shape()[1] < window - 1) {
     return invalid_argument(fmt::format("{}: a ring of {} rows for a window of {}", kName, in[3].shape()[1], window));
   }
   if (ratio > 0) WEFT_RETURN_IF_ERROR(expect_cache(kName, in, 4, "entries", dim));
   if (in.size() == 6) {
     WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 5, "picks", {DType::kI32}));
+    WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 5, "picks", 2));
     WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of picks", in[5].shape()[0], rows));
   }
   return ValueTypes{{in[0].tensor, in[0].rows}};

@@ -28,6 +28,7 @@ void store(const TensorView& x, int64_t i, float value) {
 Result<ValueTypes> Swiglu::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 2, 2));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "gate", {DType::kF32, DType::kBF16}));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "gate", 2));
   if (in[0].tensor != in[1].tensor) {
     return invalid_argument(fmt::format("{}: gate is {}, up is {}", kName, to_string(in[0]), to_string(in[1])));
   }
@@ -59,6 +60,7 @@ Status Swiglu::run(RunContext& ctx) const {
 
 Result<ValueTypes> Add::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 2, 2));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "a", 2));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "a", {DType::kF32, in[1].dtype()}));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "b", {DType::kF32, DType::kBF16}));
   if (in[0].shape() != in[1].shape()) {
@@ -84,6 +86,7 @@ Result<ValueTypes> AddStreams::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 2, 2));
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "e", 2));
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "streams", 3));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "streams", {DType::kF32, DType::kBF16}));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "e", {in[1].dtype()}));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of e", in[0].shape()[0], in[1].shape()[0]));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "width of e", in[0].shape()[1], in[1].shape()[2]));
@@ -118,6 +121,7 @@ Result<ValueTypes> AddPositionBias::infer(TypeSpan in) const {
     WEFT_RETURN_IF_ERROR(expect_rank(kName, in, i, i == 0 ? "x" : "bias", 2));
   }
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "positions", {DType::kI32}));
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "rows of bias", in[1].shape()[0], 1, 1 << 30));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "width of bias", in[1].shape()[1], in[0].shape()[1]));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "positions", in[2].shape()[0], in[0].shape()[0]));
   return ValueTypes{{in[0].tensor, in[0].rows}};
@@ -144,6 +148,8 @@ Status AddPositionBias::run(RunContext& ctx) const {
 
 Result<ValueTypes> GatherRows::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 1, 1));
+  WEFT_RETURN_IF_ERROR(expect_rank_2_or_3(kName, in, 0, "x"));
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "capacity", capacity, 0, 1 << 30));
   if (in[0].rows != Rows::kTokens) {
     return invalid_argument(fmt::format("{}: x is {}, expected one row per token", kName, to_string(in[0])));
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/numeric.h"
 
@@ -13,6 +14,11 @@ Result<ValueTypes> Embedding::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "tokens", {DType::kI32}));
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "table", 2));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "table", {DType::kBF16, DType::kF32}));
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "rows of table", in[1].shape()[0], 1, std::numeric_limits<int32_t>::max()));
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "streams", streams, 0, 64));
+  if (dtype != DType::kF32 && dtype != DType::kBF16) {
+    return invalid_argument(fmt::format("{}: dtype is {}, expected F32 or BF16", kName, dtype_name(dtype)));
+  }
   const int64_t rows = in[0].shape()[0], width = in[1].shape()[1];
   const Shape shape = streams == 0 ? Shape{rows, width} : Shape{rows, streams, width};
   return ValueTypes{{{dtype, shape}, in[0].rows}};

@@ -11,6 +11,7 @@ Status expect_weights(std::string_view op, TypeSpan in, int64_t mixes, int64_t s
   WEFT_RETURN_IF_ERROR(expect_inputs(op, in, 4, 4));
   WEFT_RETURN_IF_ERROR(expect_rank(op, in, 0, "streams", 3));
   WEFT_RETURN_IF_ERROR(expect_dtype(op, in, 0, "streams", {DType::kF32, DType::kBF16}));
+  WEFT_RETURN_IF_ERROR(expect_range(op, "streams", in[0].shape()[1], 1, kMaxHcStreams));
   for (int i = 1; i < 4; ++i) WEFT_RETURN_IF_ERROR(expect_dtype(op, in, i, "mixing weights", {DType::kF32}));
   WEFT_RETURN_IF_ERROR(expect_rank(op, in, 1, "fn", 2));
   WEFT_RETURN_IF_ERROR(expect_dim(op, "rows of fn", in[1].shape()[0], mixes));
@@ -72,6 +73,9 @@ Result<ValueTypes> HcPost::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "y", 2));
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "streams", 3));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "y", {in[1].dtype()}));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "streams", {DType::kF32, DType::kBF16}));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "mix", {DType::kF32}));
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "streams", in[1].shape()[1], 1, kMaxHcStreams));
   const int64_t rows = in[1].shape()[0], streams = in[1].shape()[1];
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of y", in[0].shape()[0], rows));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "width of y", in[0].shape()[1], in[1].shape()[2]));

@@ -56,8 +56,15 @@ Result<ValueTypes> Linear::infer(TypeSpan in) const {
   if (in[0].shape().rank() != 3) WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 2));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "weight", 2));
-  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "weight",
-                                    {DType::kF32, DType::kBF16, DType::kF8E4M3, DType::kF4E2M1, DType::kI8}));
+  WEFT_RETURN_IF_ERROR(
+      expect_dtype(kName, in, 1, "weight", {DType::kF32, DType::kBF16, DType::kF8E4M3, DType::kF4E2M1, DType::kI8}));
+  if (groups < 1 || heads < 0) return invalid_argument(fmt::format("{}: {} groups, {} heads", kName, groups, heads));
+  if (k_blocks < 1 || k_blocks > 16 || (k_blocks & (k_blocks - 1)) != 0) {
+    return invalid_argument(fmt::format("{}: k_blocks is {}, expected a power of two up to 16", kName, k_blocks));
+  }
+  if (dtype != DType::kF32 && dtype != DType::kBF16) {
+    return invalid_argument(fmt::format("{}: dtype is {}, expected F32 or BF16", kName, dtype_name(dtype)));
+  }
   const int64_t n = in[1].shape()[0], k = in[1].shape()[1];
   const XMatrix x = x_matrix(in[0].shape(), groups * k);
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "width of x", x.cols, groups * k));
@@ -66,9 +73,11 @@ Result<ValueTypes> Linear::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "inputs modulo 4 * k_blocks", k_blocks == 1 ? 0 : k % (4 * k_blocks), 0));
   const bool scaled = in.size() == 3;
   if (scaled != (scale_rows > 0)) {
-    return invalid_argument(fmt::format("{}: scale {} but scale_rows is {}", kName, scaled ? "given" : "missing", scale_rows));
+    return invalid_argument(
+        fmt::format("{}: scale {} but scale_rows is {}", kName, scaled ? "given" : "missing", scale_rows));
   }
   if (scaled) {
+    if (scale_cols < 1) return invalid_argument(fmt::format("{}: scale_cols is {}", kName, scale_cols));
     WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "scale", {DType::kF8E8M0, DType::kF32}));
     WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 2, "scale", 2));
     WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of scale", in[2].shape()[0], (n + scale_rows - 1) / scale_rows));

@@ -1,6 +1,7 @@
 #include "graph/ops/moe.h"
 
 #include "kernels/experts/experts.h"
+#include "kernels/moe_route/moe_route.h"
 
 namespace weft {
 namespace {
@@ -30,6 +31,12 @@ Result<ValueTypes> MoeRoute::infer(TypeSpan in) const {
   if (top_k < 1 || top_k > experts) {
     return invalid_argument(fmt::format("{}: top_k {} of {} experts", kName, top_k, experts));
   }
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "experts", experts, 1, kMaxExperts));
+  if (n_group < 1 || experts % n_group != 0 || topk_group < 1 || topk_group > n_group ||
+      top_k > experts / n_group * topk_group) {
+    return invalid_argument(fmt::format("{}: top_k {} of {} experts in {} of {} groups", kName, top_k, experts, topk_group,
+                                        n_group));
+  }
   if (by == RouteBy::kScore && in.size() == 2) {
     WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "bias", {DType::kF32}));
     WEFT_RETURN_IF_ERROR(expect_dim(kName, "bias", in[1].shape().num_elements(), experts));
@@ -39,6 +46,8 @@ Result<ValueTypes> MoeRoute::infer(TypeSpan in) const {
     WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "table", 2));
     WEFT_RETURN_IF_ERROR(expect_dim(kName, "columns of table", in[1].shape()[1], top_k));
     WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "tokens", {DType::kI32}));
+    WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 2, "tokens", 1));
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "tokens", in[2].shape()[0], rows));
   }
   return ValueTypes{{{DType::kI32, {rows, top_k}}, in[0].rows}, {{DType::kF32, {rows, top_k}}, in[0].rows}};
 }
@@ -49,7 +58,10 @@ Status MoeRoute::run(RunContext& ctx) const {
   const int64_t experts = ctx.in[0].shape()[1];
   if (by == RouteBy::kToken) {  // a table of the checkpoint: its entries are input, not ours to trust
     for (int64_t t = 0; t < ctx.in[0].shape()[0]; ++t) {
-      const int64_t token = ctx.in[2].as<int32_t>()[t];
+      const int64_t token = ctx.in[2].as<int32_t>()[t], vocab = ctx.in[1].shape()[0];
+      if (token < 0 || token >= vocab) {
+        return invalid_argument(fmt::format("token id {} at row {} is outside the routing table of {}", token, t, vocab));
+      }
       for (int64_t j = 0; j < top_k; ++j) {
         const int64_t expert = ctx.in[1].as<int64_t>()[token * top_k + j];
         if (expert < 0 || expert >= experts) {
@@ -89,15 +101,32 @@ Result<ValueTypes> Experts::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "expert", {DType::kI32}));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "weight", {DType::kF32}));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 2));
+  for (int i = 1; i < 3; ++i) {
+    WEFT_RETURN_IF_ERROR(expect_rank(kName, in, i, i == 1 ? "expert" : "weight", 2));
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, i == 1 ? "rows of expert" : "rows of weight", in[i].shape()[0], in[0].shape()[0]));
+  }
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "columns of weight", in[2].shape()[1], in[1].shape()[1]));
   for (int i = 3; i < 6; ++i) {
     WEFT_RETURN_IF_ERROR(expect_rank(kName, in, i, "expert weights", 3));
     WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, i, "expert weights", {in[3].dtype()}));
   }
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "experts", in[3].shape()[0], 1, kMaxExperts));
   const int64_t experts = in[3].shape()[0], inner = in[3].shape()[1], hidden = in[0].shape()[1];
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "columns of w1", in[3].shape()[2], hidden));
   if (in[4].tensor != in[3].tensor || in[5].shape() != Shape{experts, hidden, inner}) {
     return invalid_argument(fmt::format("{}: w1 {}, w3 {}, w2 {} do not fit together", kName, to_string(in[3]),
                                         to_string(in[4]), to_string(in[5])));
+  }
+  if (scaled && scale_cols < 1) return invalid_argument(fmt::format("{}: scale_cols is {}", kName, scale_cols));
+  for (int i = 6; scaled && i < 9; ++i) {
+    const Shape& weight = in[i - 3].shape();
+    const Shape expected = {experts, (weight[1] + scale_rows - 1) / scale_rows, (weight[2] + scale_cols - 1) / scale_cols};
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, i, "scale", {DType::kF8E8M0, DType::kF32}));
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, i, "scale", {in[6].dtype()}));
+    if (in[i].shape() != expected) {
+      return invalid_argument(fmt::format("{}: a scale is {}, expected {}", kName, to_string(in[i].shape()), to_string(expected)));
+    }
   }
   return ValueTypes{{{DType::kF32, in[0].shape()}, in[0].rows}};
 }

@@ -27,10 +27,13 @@ QuantiseArgs kernel_args(const Quantise& op, const void* x, void* y, DType dtype
 Result<ValueTypes> Quantise::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 1, 1));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
+  WEFT_RETURN_IF_ERROR(expect_rank_2_or_3(kName, in, 0, "x"));
   const int64_t width = in[0].shape().back();
-  if (begin < 0 || end < begin || end > width || block < 1) {
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "block", block, 1, kMaxQuantiseSpan));
+  if (begin < 0 || end < begin || end > width) {
     return invalid_argument(fmt::format("{}: features [{}, {}) in blocks of {} of a width of {}", kName, begin, end, block, width));
   }
+  if (hadamard) WEFT_RETURN_IF_ERROR(expect_range(kName, "width", width, 1, kMaxQuantiseSpan));
   if (hadamard && !std::has_single_bit(static_cast<uint64_t>(width))) {
     return invalid_argument(fmt::format("{}: a Hadamard rotation needs a width that is a power of two, not {}", kName, width));
   }

@@ -9,6 +9,7 @@ constexpr int64_t kRowsPerTask = 4;
 
 Result<ValueTypes> RmsNorm::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 1, 2));
+  WEFT_RETURN_IF_ERROR(expect_rank_2_or_3(kName, in, 0, "x"));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
   if (in.size() == 2) {
     WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "weight", {DType::kF32, DType::kBF16}));

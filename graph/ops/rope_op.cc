@@ -11,6 +11,7 @@ Result<ValueTypes> RopeTable::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 1, 1));
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "positions", 1));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "positions", {DType::kI32}));
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "rotary_dims", rope.rotary_dims, 2, 1 << 20));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "rotary_dims modulo 2", rope.rotary_dims % 2, 0));
   return ValueTypes{{{DType::kF32, {in[0].shape()[0], rope.rotary_dims / 2, 2}}, in[0].rows}};
 }
@@ -30,7 +31,9 @@ Status RopeTable::run(RunContext& ctx) const {
 Result<ValueTypes> Rope::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 2, 2));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
+  WEFT_RETURN_IF_ERROR(expect_rank_2_or_3(kName, in, 0, "x"));
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "table", 3));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "table", {DType::kF32}));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of table", in[1].shape()[0], in[0].shape()[0]));
   if (in[0].shape().back() < 2 * in[1].shape()[1]) {
     return invalid_argument(fmt::format("{}: heads of {} features are shorter than {} rotary ones", kName,

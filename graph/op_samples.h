@@ -1,0 +1,101 @@
+// A valid example of every op with random attributes, for the tests that must hold for all ops alike.
+#pragma once
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace weft {
+
+struct OpSample {
+  Op op;
+  ValueTypes in;
+};
+
+// At least one of every kind.
+inline std::vector<OpSample> op_samples(std::mt19937_64& random) {
+  const auto pick = [&](int64_t low, int64_t high) { return low + static_cast<int64_t>(random() % (high - low + 1)); };
+  const auto number = [&] { return std::uniform_real_distribution<double>(1e-9, 3)(random); };
+  const auto flag = [&] { return random() % 2 == 0; };
+  const DType a = flag() ? DType::kF32 : DType::kBF16;
+  const int64_t t = pick(1, 6), d = 4 * pick(1, 6), heads = pick(1, 4), hd = 16, streams = pick(1, 4),
+                experts = 4 * pick(1, 3);
+  const auto tokens = [&](DType dtype, Shape shape) { return ValueType{{dtype, shape}, Rows::kTokens}; };
+  const auto fixed = [](DType dtype, Shape shape) { return ValueType{{dtype, shape}}; };
+  const RopeParameters rope{number() * 1e4, 2 * pick(1, 4), {number(), number(), number(), pick(0, 1 << 20)}};
+  const DType f32 = DType::kF32, i32 = DType::kI32;
+
+  const int64_t groups = pick(1, 3), k_blocks = int64_t{1} << pick(0, 4), n = groups * pick(1, 5),
+                k = 4 * k_blocks * pick(1, 2);
+  const int64_t top_k = pick(1, 4), n_group = 1 << pick(0, 2), inner = 2 * pick(1, 9);
+  const bool overlap = flag();
+  const int64_t ratio = pick(1, 6), w = overlap ? 2 * hd : hd, page = pick(1, 5), slots = pick(1, 3),
+                window = pick(1, 7);
+  const Quantise quantise{flag() ? QuantFormat::kFp8 : QuantFormat::kFp4, pick(0, 4), pick(5, hd), pick(1, 9), flag()};
+  const auto scales = [&](int64_t rows, int64_t cols) { return Shape{experts, (rows + 2) / 3, (cols + 4) / 5}; };
+  const ValueType x = tokens(a, {t, d}), stacked = fixed(DType::kF8E4M3, {experts, inner, d}),
+                  stacked2 = fixed(DType::kF8E4M3, {experts, d, inner}), pool = tokens(f32, {t, w}),
+                  cache = fixed(a, {slots, page, hd});
+  std::vector<OpSample> samples = {
+      {Embedding{flag() ? 0 : streams, a}, {tokens(i32, {t}), fixed(DType::kBF16, {pick(1, 9), d})}},
+      {RmsNorm{number(), flag() ? NormRounding::kOnce : NormRounding::kEachStep}, {x, fixed(f32, {d})}},
+      {Linear{f32, ActQuant::kInt8PerRow, groups, k_blocks, flag() ? 0 : groups, 0, 0},
+       {tokens(a, {t, groups * k}), fixed(DType::kBF16, {n, k})}},
+      {Linear{a, ActQuant::kFp8Block128, groups, k_blocks, 0, 3, 7},
+       {tokens(a, {t, groups * k}), fixed(DType::kF4E2M1, {n, k}), fixed(DType::kF8E8M0, {(n + 2) / 3, (k + 6) / 7})}},
+      {RopeTable{rope}, {tokens(i32, {t})}},
+      {Rope{flag() ? RopeDirection::kForward : RopeDirection::kInverse},
+       {tokens(a, {t, heads, hd}), tokens(f32, {t, rope.rotary_dims / 2, 2})}},
+      {quantise, {tokens(a, {t, heads, hd})}},
+      {HcPre{pick(0, 30), number(), number()},
+       {tokens(a, {t, streams, d}), fixed(f32, {(2 + streams) * streams, streams * d}),
+        fixed(f32, {(2 + streams) * streams}), fixed(f32, {3})}},
+      {HcPost{}, {x, tokens(a, {t, streams, d}), tokens(f32, {t, streams + streams * streams})}},
+      {HcHead{number(), number()},
+       {tokens(a, {t, streams, d}), fixed(f32, {streams, streams * d}), fixed(f32, {streams}), fixed(f32, {1})}},
+      {Swiglu{number()}, {x, x}},
+      {Add{}, {tokens(f32, {t, d}), x}},
+      {AddStreams{}, {x, tokens(a, {t, streams, d})}},
+      {AddPositionBias{}, {tokens(f32, {t, d}), fixed(f32, {ratio, d}), tokens(i32, {t})}},
+      {GatherRows{pick(0, 5)}, {x}},
+      {MoeRoute{RouteBy::kScore, 1, static_cast<ScoringFunc>(random() % 3), n_group, pick(1, n_group), flag(), number(),
+                number()},
+       {tokens(f32, {t, experts}), fixed(f32, {experts})}},
+      {MoeRoute{RouteBy::kToken, top_k, ScoringFunc::kSqrtSoftplus, 1, 1, flag(), number(), number()},
+       {tokens(f32, {t, experts}), fixed(DType::kI64, {pick(1, 9), top_k}), tokens(i32, {t})}},
+      {Experts{ActQuant::kFp8Block128, number(), flag(), 3, 5},
+       {x, tokens(i32, {t, top_k}), tokens(f32, {t, top_k}), stacked, stacked, stacked2, fixed(f32, scales(inner, d)),
+        fixed(f32, scales(inner, d)), fixed(f32, scales(d, inner))}},
+      {RingWrite{}, {tokens(a, {t, hd}), cache}},
+      {Compressor{ratio, number(), rope, flag(), quantise},
+       {pool, pool, fixed(DType::kBF16, {hd}), fixed(f32, {slots, 2 * ratio + pick(0, 3), 2 * w}), cache}},
+      {IndexTopK{ratio, top_k, number(), pick(1, 1000)}, {tokens(a, {t, heads, hd}), tokens(a, {t, heads}), cache}},
+      {SparseAttention{window, 0, number(), 0},
+       {tokens(a, {t, heads, hd}), tokens(a, {t, hd}), fixed(f32, {heads}), fixed(a, {slots, window, hd})}},
+      {SparseAttention{window, ratio, number(), pick(1, 1000)},
+       {tokens(a, {t, heads, hd}), tokens(a, {t, hd}), fixed(f32, {heads}), fixed(a, {slots, window, hd}), cache,
+        tokens(i32, {t, top_k})}},
+  };
+  return samples;
+}
+
+// The sample's op on new values of the sample's types. Names start with `prefix`; what the op changes is a state.
+inline Result<std::vector<ValueId>> add_sample(Graph& graph, const OpSample& sample, const std::string& prefix,
+                                               const std::string& region = "", Stream stream = Stream::kCompute) {
+  const std::vector<int> mutates = std::visit([](const auto& op) { return op.mutates(); }, sample.op);
+  std::vector<ValueId> in;
+  for (size_t i = 0; i < sample.in.size(); ++i) {
+    const bool state = std::find(mutates.begin(), mutates.end(), static_cast<int>(i)) != mutates.end();
+    const ValueRole role = state                                ? ValueRole::kState
+                           : sample.in[i].rows != Rows::kStatic ? ValueRole::kInput
+                                                                : ValueRole::kWeight;
+    WEFT_ASSIGN_OR_RETURN(const ValueId id, graph.add_value(prefix + ".in" + std::to_string(i), sample.in[i], role));
+    in.push_back(id);
+  }
+  return graph.add_node(sample.op, in, prefix, region, stream);
+}
+
+}  // namespace weft
