@@ -51,7 +51,7 @@ __attribute__((always_inline)) inline void put(const Panel& p, int lane, int64_t
   f_store(p.lane[lane] + element, v);
 }
 
-inline void pack_step(FormatF32, const Source& s, int64_t offset, F16, const Panel& p, int64_t element) {
+__attribute__((always_inline)) inline void pack_step(FormatF32, const Source& s, int64_t offset, F16, const Panel& p, int64_t element) {
 #pragma GCC unroll 4
   for (int j = 0; j < 16; j += 4) {
     I16 d[4];
@@ -60,7 +60,7 @@ inline void pack_step(FormatF32, const Source& s, int64_t offset, F16, const Pan
   }
 }
 
-inline void pack_step(FormatBf16, const Source& s, int64_t offset, F16, const Panel& p, int64_t element) {
+__attribute__((always_inline)) inline void pack_step(FormatBf16, const Source& s, int64_t offset, F16, const Panel& p, int64_t element) {
 #pragma GCC unroll 2
   for (int j = 0; j < 16; j += 8) {
     I16 d[4];
@@ -73,7 +73,7 @@ inline void pack_step(FormatBf16, const Source& s, int64_t offset, F16, const Pa
   }
 }
 
-inline void pack_step(FormatFp4, const Source& s, int64_t offset, F16 scale, const Panel& p, int64_t element) {
+__attribute__((always_inline)) inline void pack_step(FormatFp4, const Source& s, int64_t offset, F16 scale, const Panel& p, int64_t element) {
   I16 d[4];
   load_transposed(s.base + offset, s.row, d);
   const FormatFp4::Scale table = FormatFp4::prepare(1);
@@ -94,7 +94,7 @@ inline void pack_step(FormatFp4, const Source& s, int64_t offset, F16 scale, con
 }
 
 #if defined(__AVX512VBMI__)
-inline void pack_step(FormatFp8, const Source& s, int64_t offset, F16 scale, const Panel& p, int64_t element) {
+__attribute__((always_inline)) inline void pack_step(FormatFp8, const Source& s, int64_t offset, F16 scale, const Panel& p, int64_t element) {
   I16 d[4];
   load_transposed(s.base + offset, s.row, d);
   const __m512i order = _mm512_load_si512(kTransposed.index);
@@ -110,7 +110,7 @@ inline void pack_step(FormatFp8, const Source& s, int64_t offset, F16 scale, con
 
 // Decoded along K row by row, then transposed as floats.
 template <class Format>
-inline void pack_step(Format, const Source& s, int64_t offset, F16 scale, const Panel& p, int64_t element) {
+__attribute__((always_inline)) inline void pack_step(Format, const Source& s, int64_t offset, F16 scale, const Panel& p, int64_t element) {
   alignas(64) float value[16][16], row_scale[16];
   f_store(row_scale, scale);
   for (int r = 0; r < 16; ++r) {
@@ -135,22 +135,75 @@ void pack_plain(const Source& s, const Panel& p, int64_t begin, int64_t k, int64
   }
 }
 
-// Scales of 16 rows for the groups of K from `group` on; true if one is hard for the format.
+// Scales of 16 rows, groups of K in ascending order.
 template <class Format, class Scales>
-inline bool load_scales(const Scales* scales, int64_t group, float* out) {
-  bool hard = false;
-  for (int r = 0; r < 16; ++r) {
-    out[r] = scales[r].at(group);
-    hard |= Format::is_hard_scale(out[r]);
+struct GroupScales {
+  Scales scales[16];
+  bool hard = false;  // of the last group
+
+  explicit GroupScales(const Source& s) {
+    for (int r = 0; r < 16; ++r) scales[r] = Scales(*s.w, s.n[r]);
   }
-  return hard;
-}
+  F16 at(int64_t group) {
+    alignas(64) float value[16];
+    hard = false;
+    for (int r = 0; r < 16; ++r) {
+      value[r] = scales[r].at(group);
+      hard |= Format::is_hard_scale(value[r]);
+    }
+    return f_load(value);
+  }
+};
+
+// Short groups: 16 of them are transposed at once.
+template <>
+struct GroupScales<FormatFp4, ScalesE8m0> {
+  static constexpr bool hard = false;
+  const WeightMatrix* w;
+  ScalesE8m0 scales[16];
+  int64_t row[16];
+  int64_t num_groups, cached = 0, cached_end = 0;
+  alignas(64) float value[16][16];
+
+  explicit GroupScales(const Source& s) : w(s.w), num_groups((w->cols + w->block_cols - 1) / w->block_cols) {
+    for (int r = 0; r < 16; ++r) {
+      scales[r] = ScalesE8m0(*w, s.n[r]);
+      row[r] = scale_offset(*w, s.n[r]);
+    }
+  }
+  __attribute__((always_inline)) F16 at(int64_t group) {
+    if (group < cached || group >= cached_end) fill(group);
+    return f_load(value[group - cached]);
+  }
+  __attribute__((noinline)) void fill(int64_t group) {
+    cached = group;
+    if (group + 16 > num_groups) {  // nothing beyond the scales is read
+      for (int r = 0; r < 16; ++r) value[0][r] = scales[r].at(group);
+      cached_end = group + 1;
+      return;
+    }
+    I16 codes[4];
+    load_transposed(static_cast<const uint8_t*>(w->scale) + group, row, codes);
+    for (int c = 0; c < 4; ++c) {
+      f_store(value[4 * c], power(codes[c]));
+      f_store(value[4 * c + 1], power(i_shr<8>(codes[c])));
+      f_store(value[4 * c + 2], power(i_shr<16>(codes[c])));
+      f_store(value[4 * c + 3], power(i_shr<24>(codes[c])));
+    }
+    cached_end = group + 16;
+  }
+  // 2^(code - 127) of the lowest byte; code 0 has its bit in the mantissa, 255 (an infinity by its exponent) is NaN.
+  static F16 power(I16 codes) {
+    const F16 plain = as_f(i_shl<23>(i_and(codes, i_set(0xff))));
+    const F16 tiny = f_select_less(f_zero(), plain, plain, f_set(0x1p-127f));
+    return f_select_less(plain, f_set(__builtin_inff()), tiny, f_set(__builtin_nanf("")));
+  }
+};
 
 template <class Format, class Scales>
 void pack_columns(const Source& s, const PackLayout& layout, int64_t width, float* panel) {
   const int64_t group_cols = scale_cols(*s.w);
-  Scales scales[16];
-  for (int r = 0; r < 16; ++r) scales[r] = Scales(*s.w, s.n[r]);
+  GroupScales<Format, Scales> scales(s);
   bool hard_codes = false;
   for (int r = 0; r < 16; ++r) hard_codes |= Format::is_hard(s.base + s.row[r], layout.k);
   for (int64_t b = 0; b < layout.k_blocks; ++b) {
@@ -158,13 +211,11 @@ void pack_columns(const Source& s, const PackLayout& layout, int64_t width, floa
     const int64_t begin = b * layout.block, end = begin + layout.block;
     int64_t k = begin, g = k / group_cols, group_end = (g + 1) * group_cols;
     while (k < end) {
-      alignas(64) float scale[16];
-      const bool hard = load_scales<Format>(scales, g, scale) || hard_codes;
+      const F16 scale = scales.at(g);
       const int64_t stop = at_most(end, group_end);
-      const F16 scale_vector = f_load(scale);
-      if (!hard && (k - begin) % kLanes == 0) {
+      if (!scales.hard && !hard_codes && (k - begin) % kLanes == 0) {
         for (; k + kStep<Format> <= stop; k += kStep<Format>) {
-          pack_step(Format{}, s, Format::kBits < 8 ? k >> 1 : k * (Format::kBits / 8), scale_vector, p,
+          pack_step(Format{}, s, Format::kBits < 8 ? k >> 1 : k * (Format::kBits / 8), scale, p,
                     (k - begin) / kLanes * width);
         }
       }

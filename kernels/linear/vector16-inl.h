@@ -73,7 +73,7 @@ static inline void store_low_halves(uint16_t* p, I16 a) {
 }
 
 // Dword c (0..3) of the 16 bytes at base + row[r], for 16 rows r: out[c].
-static inline void load_transposed(const uint8_t* base, const int64_t* row, I16* out) {
+__attribute__((always_inline)) static inline void load_transposed(const uint8_t* base, const int64_t* row, I16* out) {
   const auto load = [&](int r) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(base + row[r])); };
   const auto quad = [&](int q) {
     const __m512i a = _mm512_inserti32x4(_mm512_castsi128_si512(load(q)), load(4 + q), 1);
@@ -194,7 +194,7 @@ static inline void store_low_halves(uint16_t* p, I16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(both, 0xd8));
 }
 
-static inline void load_transposed(const uint8_t* base, const int64_t* row, I16* out) {
+__attribute__((always_inline)) static inline void load_transposed(const uint8_t* base, const int64_t* row, I16* out) {
   const auto load = [&](int r) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(base + row[r])); };
   const auto half = [&](int r0, __m256i* o) {
     const auto quad = [&](int q) {
