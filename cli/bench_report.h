@@ -1,0 +1,25 @@
+// Tables of `weft bench`, as Markdown.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/bench_model.h"
+#include "io/chat.h"
+#include "kernels/machine_bench/machine_bench.h"
+
+namespace weft {
+
+// Columns of equal width; the first row is the head. Numbers stand at the right.
+std::string markdown_table(const std::vector<std::vector<std::string>>& rows);
+
+// The share of the machine's limit that binds this test: prefill the f32 FMA peak, decode the read bandwidth; 0 without limits.
+double share_of_limit(const BenchResult& result, const MachineLimits& machine);
+
+OrderedJson machine_json(const MachineLimits& machine);
+std::string machine_text(const MachineLimits& machine);
+OrderedJson bench_json(const BenchResult& result, const MachineLimits& machine);
+OrderedJson kernel_json(const KernelBenchResult& result);
+std::string kernel_table(const std::vector<KernelBenchResult>& results);
+
+}  // namespace weft

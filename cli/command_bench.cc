@@ -1,0 +1,184 @@
+// weft bench: speed of a model, or of the kernels.
+#include <filesystem>
+
+#include "cli/bench_model.h"
+#include "cli/bench_report.h"
+#include "cli/command.h"
+#include "cli/interrupt.h"
+#include "cli/model_options.h"
+
+namespace weft {
+namespace {
+
+constexpr char kExamples[] =
+    "  weft bench MODEL_DIR\n"
+    "  weft bench MODEL_DIR --prompt 512,2048 --gen 64 --depth 0,4096,32768 -r 3\n"
+    "  weft bench MODEL_DIR --prompt 0 --gen 128 --batch 1,4 --mtp 1 --json\n"
+    "  weft bench kernels --filter linear\n";
+
+Result<MachineLimits> measure(const KernelBenchOptions& options, Console& console) {
+  console.progress("measuring the machine ...");
+  Result<MachineLimits> machine = measure_machine(options);
+  console.progress("");
+  return machine;
+}
+
+KernelBenchOptions bench_options(const ModelArgs& args) {
+  KernelBenchOptions options;
+  options.isa = args.isa_level();
+  options.cpus = usable_cores();
+  if (args.threads > 0 && args.threads < static_cast<int>(options.cpus.size())) options.cpus.resize(args.threads);
+  return options;
+}
+
+class BenchCommand : public Command {
+ public:
+  void declare(CLI::App& app) override;
+  Status run(Console& console) override;
+
+ private:
+  Status bench_kernels(Console& console);
+  Status bench_model(Console& console);
+  std::vector<BenchTest> tests() const;
+  Status print(const std::vector<BenchResult>& results, const LoadedEngine& loaded, const MachineLimits& machine, Console& console);
+
+  ModelArgs model_;
+  std::vector<int64_t> prompts_ = {512}, gens_ = {64}, batches_ = {1}, depths_ = {0};
+  int64_t step_tokens_ = 512, drafts_ = 0;
+  int repetitions_ = 5;
+  uint64_t seed_ = 0;
+  bool no_limits_ = false;
+  std::string filter_;
+  double kernel_seconds_ = KernelBenchOptions().min_seconds;
+};
+
+void BenchCommand::declare(CLI::App& app) {
+  add_model_options(app, model_);
+  app.get_option("MODEL_DIR")->description("model folder; the word `kernels`: the kernels at the shapes of V4-Flash and V4-Pro");
+  const auto list = [&](const char* name, std::vector<int64_t>& values, int64_t least, const char* what) {
+    app.add_option(name, values, what)->delimiter(',')->check(at_least(least))->capture_default_str();
+  };
+  list("--prompt", prompts_, 0, "lengths of prompts; 0: none");
+  list("--gen", gens_, 0, "tokens to generate; 0: none");
+  list("--batch", batches_, 1, "sequences at a time");
+  list("--depth", depths_, 0, "tokens that are in the context before");
+  app.add_option("-r,--repetitions", repetitions_, "of each test")->check(at_least(1))->capture_default_str();
+  app.add_option("--step-tokens", step_tokens_, "longest step; longer prompts are cut")->check(at_least(1))->capture_default_str();
+  app.add_option("--mtp", drafts_, "drafts per step; then the generated tokens are greedy ones")->check(at_least(0))->capture_default_str();
+  app.add_option("--seed", seed_, "of the random tokens")->capture_default_str();
+  app.add_flag("--no-limits", no_limits_, "do not measure the machine");
+  app.add_option("--filter", filter_, "with `kernels`: only rows whose kernel and shape contain this");
+  app.add_option("--seconds", kernel_seconds_, "with `kernels`: least time of each row")->check(in_range(0, 3600))->capture_default_str();
+}
+
+Status BenchCommand::run(Console& console) { return model_.model_dir == "kernels" ? bench_kernels(console) : bench_model(console); }
+
+Status BenchCommand::bench_kernels(Console& console) {
+  KernelBenchOptions options = bench_options(model_);
+  options.filter = filter_;
+  options.min_seconds = kernel_seconds_;
+  WEFT_ASSIGN_OR_RETURN(const MachineLimits machine, measure(options, console));
+  const auto progress = [&](std::string_view what) { console.progress(fmt::format("{} ...", what)); };
+  WEFT_ASSIGN_OR_RETURN(const std::vector<KernelBenchResult> results, weft::bench_kernels(options, machine, progress));
+  console.progress("");
+  if (console.json) {
+    OrderedJson json = {{"machine", machine_json(machine)}, {"kernels", OrderedJson::array()}};
+    for (const KernelBenchResult& result : results) json["kernels"].push_back(kernel_json(result));
+    console.print_json(json);
+  } else {
+    console.print(machine_text(machine) + "\n\n" + kernel_table(results));
+  }
+  return {};
+}
+
+// By depth, so that each context is computed once.
+std::vector<BenchTest> BenchCommand::tests() const {
+  std::vector<BenchTest> tests;
+  for (const int64_t depth : depths_) {
+    for (const int64_t batch : batches_) {
+      for (const int64_t n : prompts_) {
+        if (n > 0) tests.push_back({BenchKind::kPrefill, n, batch, depth, 0});
+      }
+      for (const int64_t n : gens_) {
+        if (n > 0) tests.push_back({BenchKind::kDecode, n, batch, depth, drafts_});
+      }
+    }
+  }
+  return tests;
+}
+
+Status BenchCommand::bench_model(Console& console) {
+  const std::vector<BenchTest> all = tests();
+  if (all.empty()) return invalid_argument("nothing to measure: --prompt and --gen are 0");
+  EngineNeeds needs;
+  needs.max_step_tokens = step_tokens_;
+  needs.max_drafts = drafts_;
+  needs.context = 0;
+  for (const BenchTest& test : all) {
+    needs.max_sequences = std::max(needs.max_sequences, test.batch);
+    needs.context = std::max(*needs.context, test.depth + test.tokens + 2);  // with drafts: a first token, and the last one
+  }
+  needs.max_step_tokens = std::max(needs.max_step_tokens, needs.max_sequences * (drafts_ + 1));
+  MachineLimits machine;
+  if (!no_limits_) {
+    WEFT_ASSIGN_OR_RETURN(machine, measure(bench_options(model_), console));
+  }
+  WEFT_ASSIGN_OR_RETURN(LoadedEngine loaded, open_engine(model_, needs, console));
+  InterruptGuard interrupt;
+  const std::function<bool()> interrupted = [&] { return interrupt.pending(); };
+  ModelBench bench(*loaded.engine, seed_);
+  std::vector<BenchResult> results;
+  for (const BenchTest& test : all) {
+    console.progress(fmt::format("{} ...", test.name()));
+    WEFT_ASSIGN_OR_RETURN(BenchResult result, bench.run(test, repetitions_, interrupted));
+    results.push_back(std::move(result));
+  }
+  console.progress("");
+  return print(results, loaded, machine, console);
+}
+
+Status BenchCommand::print(const std::vector<BenchResult>& results, const LoadedEngine& loaded, const MachineLimits& machine,
+                           Console& console) {
+  constexpr double kMillion = 1e6, kPercent = 100;
+  WEFT_ASSIGN_OR_RETURN(const int64_t parameters, count_parameters(*loaded.engine));
+  const EngineOptions& options = loaded.engine->options();
+  if (console.json) {
+    OrderedJson json = describe(model_, *loaded.engine);
+    json["file_bytes"] = loaded.checkpoint->file_bytes();
+    json["parameters"] = parameters;
+    if (!no_limits_) json["machine"] = machine_json(machine);
+    json["results"] = OrderedJson::array();
+    for (const BenchResult& result : results) json["results"].push_back(bench_json(result, machine));
+    json["memory"] = memory_json(*loaded.engine);
+    console.print_json(json);
+    return {};
+  }
+  std::filesystem::path dir(model_.model_dir);
+  if (!dir.has_filename()) dir = dir.parent_path();
+  const std::string name = dir.filename().string();
+  std::vector<std::vector<std::string>> rows = {{"model", "size", "params", "dtype", "isa", "threads", "test", "t/s", "+-", "of limit"}};
+  if (drafts_ > 0) rows[0].push_back("accepted");
+  for (const BenchResult& result : results) {
+    std::string limit;
+    if (!no_limits_ && result.test.drafts == 0) {
+      limit = fmt::format("{:.1f} % {}", kPercent * share_of_limit(result, machine),
+                          result.test.kind == BenchKind::kPrefill ? "FMA" : "BW");
+    }
+    rows.push_back({name, bytes_text(static_cast<double>(loaded.checkpoint->file_bytes())),
+                    fmt::format("{:.2f} M", static_cast<double>(parameters) / kMillion),
+                    options.mode.dtype == DType::kF32 ? "f32" : "bf16", std::string(isa_name(options.isa)),
+                    fmt::format("{}", options.num_threads), result.test.name(), fmt::format("{:.2f}", result.tokens_per_s()),
+                    fmt::format("{:.2f}", result.tokens_per_s_spread()), limit});
+    if (drafts_ > 0) rows.back().push_back(result.drafted > 0 ? fmt::format("{} of {}", result.accepted, result.drafted) : "");
+  }
+  console.print(markdown_table(rows));
+  if (!no_limits_) console.note(machine_text(machine));
+  console.note(memory_line(*loaded.engine));
+  return {};
+}
+
+}  // namespace
+
+CommandEntry bench_command() { return make_command<BenchCommand>("bench", "speed of a model, or of the kernels", kExamples); }
+
+}  // namespace weft

@@ -1,0 +1,60 @@
+#include "cli/console.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace weft {
+namespace {
+
+constexpr std::string_view kClearLine = "\r\x1b[K";
+
+}  // namespace
+
+Console::Console(std::FILE* out, std::FILE* err)
+    : out_(out), err_(err), out_is_terminal_(isatty(fileno(out)) != 0), err_is_terminal_(isatty(fileno(err)) != 0) {}
+
+void Console::write(std::FILE* file, std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
+  if (!written && file == out_ && write_error_ == 0) write_error_ = errno;
+}
+
+void Console::print(std::string_view text) {
+  progress("");
+  write(out_, text);
+}
+
+void Console::print_json(const nlohmann::ordered_json& object) { print(object.dump() + "\n"); }
+void Console::print_json(const Json& object) { print(object.dump() + "\n"); }
+
+void Console::note(std::string_view line) {
+  if (quiet) return;
+  progress("");
+  write(err_, fmt::format("{}\n", line));
+}
+
+void Console::warn(std::string_view line) {
+  progress("");
+  write(err_, fmt::format("weft: warning: {}\n", line));
+}
+
+void Console::progress(std::string_view line) {
+  if (quiet || !err_is_terminal_) return;
+  if (progress_shown_) write(err_, kClearLine);
+  write(err_, line);
+  progress_shown_ = !line.empty();
+}
+
+void Console::error(std::string_view message) {
+  progress("");
+  write(err_, fmt::format("weft: {}\n", message));
+}
+
+Status Console::finish() {
+  progress("");
+  if (write_error_ != 0) return machine_failed(fmt::format("cannot write to stdout: {}", std::strerror(write_error_)));
+  return {};
+}
+
+}  // namespace weft

@@ -1,0 +1,50 @@
+// Where a command prints: results on stdout, everything else on stderr.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "io/json.h"
+
+namespace weft {
+
+class Console {
+ public:
+  Console(std::FILE* out, std::FILE* err);
+
+  bool json = false;   // --json: one object on stdout
+  bool quiet = false;  // --quiet: no notes, no progress
+
+  // Result text on stdout, at once. The first failure (disk full) is kept for finish().
+  void print(std::string_view text);
+  // --json: the object, and a newline.
+  void print_json(const nlohmann::ordered_json& object);
+  void print_json(const Json& object);
+
+  // A line on stderr, unless --quiet.
+  void note(std::string_view line);
+  void warn(std::string_view line);  // "weft: warning: ..."; also with --quiet
+  // The line that a terminal shows while something lasts; each replaces the one before, an empty one removes it.
+  void progress(std::string_view line);
+
+  void error(std::string_view message);  // "weft: ..."
+
+  bool out_is_terminal() const { return out_is_terminal_; }
+  bool err_is_terminal() const { return err_is_terminal_; }
+
+  // Flushes; an error if something could not be written.
+  Status finish();
+
+ private:
+  void write(std::FILE* file, std::string_view text);
+
+  std::FILE* out_;
+  std::FILE* err_;
+  bool out_is_terminal_, err_is_terminal_;
+  bool progress_shown_ = false;
+  int write_error_ = 0;  // errno
+};
+
+}  // namespace weft

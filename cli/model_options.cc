@@ -1,0 +1,132 @@
+#include "cli/model_options.h"
+
+#include <array>
+
+#include "cli/command.h"
+
+namespace weft {
+namespace {
+
+std::string isa_names() {
+  std::string names;
+  for (int level = 0; level <= static_cast<int>(max_isa()); ++level) {
+    names += (level > 0 ? ", " : "") + std::string(isa_name(static_cast<Isa>(level)));
+  }
+  return names;
+}
+
+std::string check_isa(const std::string& text) {
+  const std::optional<Isa> isa = parse_isa(text);
+  if (!isa) return fmt::format("'{}' is not an instruction set level (this CPU has {})", text, isa_names());
+  if (*isa > max_isa()) return fmt::format("this CPU does not reach '{}' (it has {})", text, isa_names());
+  return {};
+}
+
+}  // namespace
+
+NumericMode ModelArgs::mode(const Model& model) const {
+  std::optional<bool> quant;
+  if (!act_quant.empty()) quant = act_quant == "on";
+  return model.mode(dtype == "f32" ? DType::kF32 : DType::kBF16, quant);
+}
+
+Isa ModelArgs::isa_level() const { return isa.empty() ? default_isa() : parse_isa(isa).value(); }
+
+void add_model_dir(CLI::App& app, ModelArgs& args) {
+  app.add_option("MODEL_DIR", args.model_dir, "folder with config.json, *.safetensors and tokenizer.json")->required();
+  app.add_flag("--allow-unknown-config", args.allow_unknown_config, "config keys that weft does not know are no error");
+}
+
+void add_numeric_options(CLI::App& app, ModelArgs& args) {
+  app.add_option("--dtype", args.dtype, "activations and caches")->check(CLI::IsMember({"f32", "bf16"}))->capture_default_str();
+  app.add_option("--act-quant", args.act_quant, "quantise activations; default: on with bf16 if the checkpoint's format has it")
+      ->check(CLI::IsMember({"on", "off"}));
+}
+
+void add_machine_options(CLI::App& app, ModelArgs& args) {
+  app.add_option("--threads", args.threads, "default: one for each physical core")->check(at_least(1));
+  app.add_option("--isa", args.isa, fmt::format("instruction set level; default: {}", isa_name(default_isa())))
+      ->check(CLI::Validator([](std::string& text) { return check_isa(text); }, isa_names()));
+}
+
+void add_model_options(CLI::App& app, ModelArgs& args) {
+  add_model_dir(app, args);
+  add_numeric_options(app, args);
+  add_machine_options(app, args);
+  app.add_option("--ctx", args.context, "tokens of the longest sequence; default: what the model takes, at most 8192")
+      ->check(at_least(1));
+}
+
+Result<LoadedModel> load_model(const ModelArgs& args, Console& console) {
+  console.progress(fmt::format("opening {} ...", args.model_dir));
+  WEFT_ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::open(args.model_dir));
+  LoadedModel loaded;
+  loaded.checkpoint = std::make_shared<const Checkpoint>(std::move(opened));
+  console.progress(fmt::format("binding the weights of {} ({}) ...", args.model_dir,
+                               bytes_text(static_cast<double>(loaded.checkpoint->file_bytes()))));
+  ModelOptions options;
+  options.allow_unknown_config = args.allow_unknown_config;
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, open_model(loaded.checkpoint, options));
+  loaded.model = std::move(model);
+  console.progress("");
+  return loaded;
+}
+
+Result<LoadedEngine> open_engine(const ModelArgs& args, const EngineNeeds& needs, Console& console) {
+  WEFT_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(args, console));
+  EngineOptions options;
+  options.mode = args.mode(*loaded.model);
+  options.num_threads = args.threads;
+  options.isa = args.isa_level();
+  options.max_sequences = needs.max_sequences;
+  options.max_step_tokens = needs.max_step_tokens;
+  options.max_drafts = needs.max_drafts;
+  options.max_context = args.context != 0 ? args.context : needs.context.value_or(0);
+  console.progress("reserving caches ...");
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::create(loaded.model, options));
+  console.progress("");
+  return LoadedEngine{std::move(loaded.checkpoint), std::move(loaded.model), std::move(engine)};
+}
+
+Result<Tokenizer> load_tokenizer(const ModelArgs& args, Console& console) {
+  console.progress("reading the tokenizer ...");
+  Result<Tokenizer> tokenizer = Tokenizer::load_directory(args.model_dir);
+  console.progress("");
+  return tokenizer;
+}
+
+nlohmann::ordered_json describe(const ModelArgs& args, const Engine& engine) {
+  const EngineOptions& options = engine.options();
+  return {{"model", args.model_dir},
+          {"family", std::string(engine.model().family())},
+          {"dtype", options.mode.dtype == DType::kF32 ? "f32" : "bf16"},
+          {"act_quant", options.mode.act_quant},
+          {"threads", options.num_threads},
+          {"isa", std::string(isa_name(options.isa))},
+          {"context", options.max_context}};
+}
+
+nlohmann::ordered_json memory_json(const Engine& engine) {
+  const MemoryUse memory = engine.memory();
+  return {{"weights_bytes", memory.weight_file_bytes},
+          {"cache_bytes", memory.cache_bytes},
+          {"activation_bytes", memory.arena_bytes}};
+}
+
+std::string memory_line(const Engine& engine) {
+  const MemoryUse memory = engine.memory();
+  return fmt::format("memory    weights {} (mapped file), caches {} (reserved), activations {}",
+                     bytes_text(static_cast<double>(memory.weight_file_bytes)),
+                     bytes_text(static_cast<double>(memory.cache_bytes)),
+                     bytes_text(static_cast<double>(memory.arena_bytes)));
+}
+
+std::string bytes_text(double bytes) {
+  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  constexpr double kStep = 1024;
+  size_t unit = 0;
+  for (; bytes >= kStep && unit + 1 < kUnits.size(); ++unit) bytes /= kStep;
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.2f} {}", bytes, kUnits[unit]);
+}
+
+}  // namespace weft

@@ -1,0 +1,68 @@
+// The options that commands share, and opening a model with them.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "cli/console.h"
+#include "io/checkpoint.h"
+#include "io/json.h"
+#include "io/tokenizer.h"
+#include "models/model.h"
+#include "runtime/engine.h"
+
+namespace weft {
+
+struct ModelArgs {
+  std::string model_dir;
+  std::string dtype = "bf16";
+  std::string act_quant;             // "on", "off"; empty: as the checkpoint's profile says
+  std::string isa;                   // empty: default_isa()
+  int threads = 0;                   // 0: one per physical core
+  int64_t context = 0;               // 0: the engine's default
+  bool allow_unknown_config = false;
+
+  NumericMode mode(const Model& model) const;
+  Isa isa_level() const;
+};
+
+// MODEL_DIR and the options. For commands that need only some of them there are the parts.
+void add_model_options(CLI::App& app, ModelArgs& args);
+void add_model_dir(CLI::App& app, ModelArgs& args);         // MODEL_DIR, --allow-unknown-config
+void add_numeric_options(CLI::App& app, ModelArgs& args);   // --dtype, --act-quant
+void add_machine_options(CLI::App& app, ModelArgs& args);   // --threads, --isa
+
+struct LoadedModel {
+  std::shared_ptr<const Checkpoint> checkpoint;
+  std::shared_ptr<const Model> model;
+};
+Result<LoadedModel> load_model(const ModelArgs& args, Console& console);
+
+// What a command wants of the engine beyond the shared options.
+struct EngineNeeds {
+  int64_t max_sequences = 1;
+  int64_t max_step_tokens = 512;
+  int64_t max_drafts = 0;
+  std::optional<int64_t> context;    // instead of the default, when --ctx is not given
+};
+
+struct LoadedEngine {
+  std::shared_ptr<const Checkpoint> checkpoint;
+  std::shared_ptr<const Model> model;
+  std::unique_ptr<Engine> engine;
+};
+Result<LoadedEngine> open_engine(const ModelArgs& args, const EngineNeeds& needs, Console& console);
+
+// tokenizer.json of MODEL_DIR.
+Result<Tokenizer> load_tokenizer(const ModelArgs& args, Console& console);
+
+// {"model": ..., "dtype": ..., ...}: what a result was computed with.
+nlohmann::ordered_json describe(const ModelArgs& args, const Engine& engine);
+nlohmann::ordered_json memory_json(const Engine& engine);
+std::string memory_line(const Engine& engine);
+std::string bytes_text(double bytes);  // "10.3 MiB"
+
+}  // namespace weft
