@@ -78,6 +78,7 @@ struct Case {
   std::string what;
   fs::path tokenizer, fixture;
 };
+void PrintTo(const Case& c, std::ostream* out) { *out << c.what; }
 
 std::vector<Case> all_cases() {
   const fs::path data = fs::path(WEFT_SOURCE_DIR) / "testdata";
