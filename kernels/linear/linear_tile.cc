@@ -200,6 +200,15 @@ struct GroupScales<FormatFp4, ScalesE8m0> {
   }
 };
 
+// The same bytes of the next 16 rows, once for each cache line: memory is read while this panel is computed.
+inline void prefetch_next(const Source& s, int64_t offset, int64_t step_bytes) {
+  if (step_bytes < kCacheLine && (offset & (kCacheLine - 1)) >= step_bytes) return;
+  const int64_t ahead = 16 * (s.row[1] - s.row[0]);
+  for (int r = 0; r < 16; ++r) {
+    _mm_prefetch(reinterpret_cast<const char*>(s.base + s.row[r] + offset + ahead), _MM_HINT_T1);
+  }
+}
+
 template <class Format, class Scales>
 void pack_columns(const Source& s, const PackLayout& layout, int64_t width, float* panel) {
   const int64_t group_cols = scale_cols(*s.w);
@@ -215,6 +224,7 @@ void pack_columns(const Source& s, const PackLayout& layout, int64_t width, floa
       const int64_t stop = at_most(end, group_end);
       if (!scales.hard && !hard_codes && (k - begin) % kLanes == 0) {
         for (; k + kStep<Format> <= stop; k += kStep<Format>) {
+          prefetch_next(s, Format::kBits < 8 ? k >> 1 : k * (Format::kBits / 8), kStep<Format> * Format::kBits / 8);
           pack_step(Format{}, s, Format::kBits < 8 ? k >> 1 : k * (Format::kBits / 8), scale, p,
                     (k - begin) / kLanes * width);
         }
