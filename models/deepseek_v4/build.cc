@@ -46,8 +46,8 @@ class Builder {
                                     {{a(), {options_.shape.tokens, c_.hc_mult, c_.hidden_size}}, Rows::kTokens});
     g_.set_region(mtp);
     ValueId e = g_.add(Embedding{0, a()}, {tokens_, weight("embed")}, "embedding");
-    e = linear(rms_norm(e, mtp + ".enorm", "enorm"), mtp + ".e_proj", "e_proj", act_quant());
-    ValueId h = linear(rms_norm(hidden, mtp + ".hnorm", "hnorm"), mtp + ".h_proj", "h_proj", act_quant());
+    e = linear(rms_norm(e, mtp + ".enorm", "embedding_norm"), mtp + ".e_proj", "embedding_proj", act_quant());
+    ValueId h = linear(rms_norm(hidden, mtp + ".hnorm", "hidden_norm"), mtp + ".h_proj", "hidden_proj", act_quant());
     ValueId x = g_.add(AddStreams{}, {e, h}, "add_streams");
     x = block(x, mtp, c_.num_hidden_layers);
     g_.set_region("");
@@ -145,7 +145,7 @@ class Builder {
     const auto pre = g_.add_all(HcPre{c_.hc_sinkhorn_iters, c_.rms_norm_eps, c_.hc_eps},
                                 {x, weight(hc + "_fn"), weight(hc + "_base"), weight(hc + "_scale")}, part + "_hc_pre");
     if (!g_.ok()) return -1;
-    const ValueId h = rms_norm(pre[0], fmt::format("{}.{}_norm", layer, part), part + "_norm");
+    const ValueId h = rms_norm(pre[0], fmt::format("{}.{}_norm", layer, part), part + "_in");
     return g_.add(HcPost{}, {body(h), x, pre[1]}, part + "_hc_post");
   }
 

@@ -1,0 +1,271 @@
+#include "runtime/golden_case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/numeric.h"
+#include "io/json_fields.h"
+
+namespace weft {
+namespace {
+
+struct Case {
+  std::string description;
+  DType dtype = DType::kF32;
+  std::vector<std::vector<int32_t>> prompts, greedy;
+  std::map<std::string, double> tolerance;
+};
+
+Result<std::vector<std::vector<int32_t>>> token_lists(const Json& json, std::string_view key, const std::string& where) {
+  const auto error = [&] { return invalid_argument(fmt::format("{}: '{}' is not a list of lists of token ids", where, key)); };
+  const auto at = json.find(key);
+  if (at == json.end() || !at->is_array()) return error();
+  std::vector<std::vector<int32_t>> lists;
+  for (const Json& inner : *at) {
+    if (!inner.is_array()) return error();
+    std::vector<int32_t>& list = lists.emplace_back();
+    for (const Json& id : inner) {
+      if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX) return error();
+      list.push_back(id.get<int32_t>());
+    }
+  }
+  return lists;
+}
+
+Result<Case> read_case(const std::filesystem::path& path) {
+  WEFT_ASSIGN_OR_RETURN(const Json json, read_json_file(path));
+  const std::string where = path.string();
+  if (!json.is_object()) return invalid_argument(fmt::format("{}: expected an object", where));
+  Case c;
+  c.description = json.value("description", "");
+  const std::string dtype = json.contains("dtype") && json["dtype"].is_string() ? json["dtype"].get<std::string>() : "";
+  if (dtype != "f32" && dtype != "bf16") return invalid_argument(fmt::format("{}: dtype '{}', expected f32 or bf16", where, dtype));
+  c.dtype = dtype == "f32" ? DType::kF32 : DType::kBF16;
+  WEFT_ASSIGN_OR_RETURN(c.prompts, token_lists(json, "prompts", where));
+  WEFT_ASSIGN_OR_RETURN(c.greedy, token_lists(json, "greedy", where));
+  if (c.prompts.empty() || c.prompts.size() != c.greedy.size()) {
+    return invalid_argument(fmt::format("{}: {} prompts, {} greedy continuations", where, c.prompts.size(), c.greedy.size()));
+  }
+  for (const auto& prompt : c.prompts) {
+    if (prompt.empty()) return invalid_argument(fmt::format("{}: an empty prompt", where));
+  }
+  const auto tolerance = json.find("tolerance");
+  if (tolerance == json.end() || !tolerance->is_object()) return invalid_argument(fmt::format("{}: 'tolerance' is missing", where));
+  for (const auto& [key, value] : tolerance->items()) {
+    if (!value.is_number()) return invalid_argument(fmt::format("{}: tolerance.{} is not a number", where, key));
+    c.tolerance[key] = value.get<double>();
+  }
+  return c;
+}
+
+// FloatRows of F32 values that a run produced, in position order.
+struct FloatRows {
+  std::vector<float> values;
+  void append(const TensorView& view) {
+    for (int64_t i = 0; i < view.shape().num_elements(); ++i) {
+      values.push_back(view.dtype() == DType::kF32 ? view.as<float>()[i] : to_float(view.as<bf16>()[i]));
+    }
+  }
+};
+
+int64_t arg_max(std::span<const float> row) { return std::max_element(row.begin(), row.end()) - row.begin(); }
+
+// Largest errors so far of everything that is compared.
+class Comparison {
+ public:
+  explicit Comparison(const Case& c) : case_(c) {}
+
+  Status logits(const std::string& name, const FloatRows& found, const SafetensorsFile& expected) {
+    WEFT_ASSIGN_OR_RETURN(const TensorView want, tensor(expected, name, DType::kF32, found.values.size()));
+    const int64_t width = want.shape().back(), rows = want.shape()[0];
+    for (int64_t t = 0; t < rows; ++t) {
+      double row_max = 0;
+      for (int64_t v = 0; v < width; ++v) {
+        row_max = std::max(row_max, distance(found.values[t * width + v], want.as<float>()[t * width + v]));
+      }
+      note(logits_, row_max, fmt::format("{} row {}", name, t));
+      row_sum_ += row_max;
+      ++rows_;
+      agree_ += arg_max({found.values.data() + t * width, static_cast<size_t>(width)}) ==
+                        arg_max({want.as<float>() + t * width, static_cast<size_t>(width)})
+                    ? 1 : 0;
+    }
+    return {};
+  }
+
+  Status hidden(const std::string& name, const FloatRows& found, const SafetensorsFile& expected) {
+    WEFT_ASSIGN_OR_RETURN(const TensorView want, tensor(expected, name, DType::kF32, found.values.size()));
+    double largest = 0, scale = 0;
+    for (size_t i = 0; i < found.values.size(); ++i) {
+      largest = std::max(largest, distance(found.values[i], want.as<float>()[i]));
+      scale = std::max(scale, std::fabs(static_cast<double>(want.as<float>()[i])));
+    }
+    note(hidden_, largest / scale, name);
+    return {};
+  }
+
+  Status selection(const std::string& name, const std::vector<int32_t>& found, int64_t top_k, const SafetensorsFile& expected) {
+    const SafetensorsEntry* entry = expected.find(name);
+    if (entry == nullptr || entry->type.dtype != DType::kI32 || entry->type.shape.rank() != 2) {
+      return invalid_argument(fmt::format("{}: no I32 tensor '{}'", expected.path().string(), name));
+    }
+    const TensorView want = expected.view(*entry);
+    const int64_t rows = want.shape()[0], width = want.shape()[1];
+    for (int64_t t = 0; t < rows; ++t) {
+      bool equal = true;
+      for (int64_t j = 0; j < std::max(width, top_k); ++j) {
+        const int32_t a = j < top_k ? found[t * top_k + j] : -1, b = j < width ? want.as<int32_t>()[t * width + j] : -1;
+        equal = equal && a == b;
+      }
+      if (!equal) note(selection_, selection_.found + 1, fmt::format("first in {} row {}", name, t), Keep::kFirst);
+    }
+    has_selection_ = true;
+    return {};
+  }
+
+  void greedy(size_t prompt, size_t step, int32_t found, int32_t want) {
+    ++greedy_total_;
+    if (found != want) {
+      note(greedy_, greedy_.found + 1, fmt::format("first in prompt {} step {}: {}, expected {}", prompt, step, found, want), Keep::kFirst);
+    }
+  }
+
+  std::vector<GoldenQuantity> quantities() {
+    std::vector<GoldenQuantity> all;
+    const auto limited = [&](GoldenQuantity q, const char* key) {
+      const auto at = case_.tolerance.find(key);
+      if (at == case_.tolerance.end()) return;
+      q.tolerance = at->second;
+      q.ok = q.at_least ? q.found >= q.tolerance : q.found <= q.tolerance;
+      all.push_back(q);
+    };
+    limited(logits_, "logits_max_abs");
+    limited({.name = "logits, mean of row maxima", .found = row_sum_ / static_cast<double>(std::max<int64_t>(rows_, 1))},
+            "logits_row_mean_abs");
+    limited({.name = "rows with the expected best token", .found = static_cast<double>(agree_) / static_cast<double>(std::max<int64_t>(rows_, 1)),
+             .at_least = true}, "argmax_agree");
+    limited(hidden_, "hidden_max_rel");
+    if (has_selection_) all.push_back(selection_);
+    greedy_.name = fmt::format("greedy tokens that differ (of {})", greedy_total_);
+    all.push_back(greedy_);
+    for (GoldenQuantity& q : all) {
+      if (q.tolerance == 0) q.ok = q.found == 0;
+    }
+    return all;
+  }
+
+ private:
+  enum class Keep { kLargest, kFirst };
+
+  // NaN counts as infinitely far.
+  static double distance(float a, float b) {
+    const double d = std::fabs(static_cast<double>(a) - static_cast<double>(b));
+    return std::isnan(d) ? INFINITY : d;
+  }
+  static void note(GoldenQuantity& q, double value, const std::string& where, Keep keep = Keep::kLargest) {
+    if (keep == Keep::kLargest ? value > q.found || q.detail.empty() : q.detail.empty()) q.detail = where;
+    q.found = std::max(q.found, value);
+  }
+  static Result<TensorView> tensor(const SafetensorsFile& file, const std::string& name, DType dtype, size_t elements) {
+    const SafetensorsEntry* entry = file.find(name);
+    if (entry == nullptr) return invalid_argument(fmt::format("{}: there is no '{}'", file.path().string(), name));
+    if (entry->type.dtype != dtype || entry->type.shape.num_elements() != static_cast<int64_t>(elements)) {
+      return invalid_argument(fmt::format("{}: '{}' is {}, this run has {} elements of {}", file.path().string(), name,
+                                          to_string(entry->type), elements, dtype_name(dtype)));
+    }
+    return file.view(*entry);
+  }
+
+  const Case& case_;
+  GoldenQuantity logits_{.name = "logits"}, hidden_{.name = "hidden states, relative"};
+  GoldenQuantity selection_{.name = "rows with other selected indices"}, greedy_;
+  double row_sum_ = 0;
+  int64_t rows_ = 0, agree_ = 0, greedy_total_ = 0;
+  bool has_selection_ = false;
+};
+
+}  // namespace
+
+bool GoldenReport::ok() const {
+  return std::all_of(quantities.begin(), quantities.end(), [](const GoldenQuantity& q) { return q.ok; });
+}
+
+Result<GoldenReport> check_golden_case(const std::filesystem::path& dir, const GoldenOptions& options) {
+  WEFT_ASSIGN_OR_RETURN(const Case c, read_case(dir / "case.json"));
+  WEFT_ASSIGN_OR_RETURN(const auto expected, SafetensorsFile::open(dir / "expected.safetensors"));
+  WEFT_ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::open(dir));
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, open_model(std::make_shared<const Checkpoint>(std::move(opened)), {}));
+  EngineOptions engine_options;
+  engine_options.mode = model->mode(c.dtype, std::nullopt);
+  engine_options.num_threads = options.num_threads;
+  engine_options.isa = options.isa;
+  engine_options.max_step_tokens = options.max_step_tokens;
+  const bool with_draft = model->num_draft_layers() > 0 && expected->find("mtp.0") != nullptr;
+  engine_options.max_drafts = with_draft ? 1 : 0;
+  for (size_t i = 0; i < c.prompts.size(); ++i) {
+    engine_options.max_context =
+        std::max(engine_options.max_context, static_cast<int64_t>(c.prompts[i].size() + c.greedy[i].size()));
+  }
+  WEFT_ASSIGN_OR_RETURN(const auto engine, Engine::create(model, engine_options));
+
+  Comparison comparison(c);
+  for (size_t i = 0; i < c.prompts.size(); ++i) {
+    std::vector<int32_t> tokens = c.prompts[i];
+    tokens.insert(tokens.end(), c.greedy[i].begin(), c.greedy[i].end());
+    FloatRows logits, drafts;
+    std::map<int64_t, FloatRows> hidden;
+    std::map<int64_t, std::vector<int32_t>> picks;
+    std::map<int64_t, int64_t> pick_width;
+    const auto observe = [&](const Value& value, const TensorView& view) {
+      for (int64_t l = 0; l < model->num_layers(); ++l) {
+        if (value.name == model->hidden_value(l)) hidden[l].append(view);
+        if (value.name == model->selection_value(l)) {
+          picks[l].insert(picks[l].end(), view.as<int32_t>(), view.as<int32_t>() + view.shape().num_elements());
+          pick_width[l] = view.shape()[1];
+        }
+      }
+    };
+    const ValueObserver observer(observe);
+
+    WEFT_ASSIGN_OR_RETURN(const int32_t slot, engine->open_sequence());
+    for (size_t at = 0; at < tokens.size(); at += options.max_step_tokens) {
+      const size_t n = std::min<size_t>(options.max_step_tokens, tokens.size() - at);
+      const Engine::Request request{slot, std::span(tokens).subspan(at, n), Engine::Logits::kAll};
+      WEFT_RETURN_IF_ERROR(engine->step({&request, 1}, &observer));
+      for (size_t r = 0; r < n; ++r) {
+        const auto row = engine->logits(static_cast<int64_t>(r));
+        logits.values.insert(logits.values.end(), row.begin(), row.end());
+        const size_t position = at + r;
+        if (position + 1 >= c.prompts[i].size() && position + 1 < tokens.size()) {
+          comparison.greedy(i, position + 1 - c.prompts[i].size(), static_cast<int32_t>(arg_max(row)), tokens[position + 1]);
+        }
+      }
+      if (!with_draft) continue;
+      std::vector<int32_t> next(tokens.begin() + static_cast<int64_t>(at) + 1, tokens.begin() + static_cast<int64_t>(std::min(at + n + 1, tokens.size())));
+      if (next.size() < n) next.push_back(static_cast<int32_t>(arg_max(engine->logits(static_cast<int64_t>(n) - 1))));
+      const Engine::DraftRequest draft{slot, 0, static_cast<int64_t>(at), next, Engine::Logits::kAll};
+      WEFT_RETURN_IF_ERROR(engine->draft({&draft, 1}, Engine::DraftFrom::kTrunk));
+      for (size_t r = 0; r < n; ++r) {
+        const auto row = engine->draft_logits(static_cast<int64_t>(r));
+        drafts.values.insert(drafts.values.end(), row.begin(), row.end());
+      }
+    }
+    engine->close_sequence(slot);
+
+    WEFT_RETURN_IF_ERROR(comparison.logits(fmt::format("logits.{}", i), logits, *expected));
+    if (with_draft) WEFT_RETURN_IF_ERROR(comparison.logits(fmt::format("mtp.{}", i), drafts, *expected));
+    for (const auto& [layer, rows] : hidden) {
+      const std::string name = fmt::format("hidden.{}.{}", i, layer);
+      if (expected->find(name) != nullptr) WEFT_RETURN_IF_ERROR(comparison.hidden(name, rows, *expected));
+    }
+    for (const auto& [layer, rows] : picks) {
+      WEFT_RETURN_IF_ERROR(comparison.selection(fmt::format("topk.{}.{}", i, layer), rows, pick_width[layer], *expected));
+    }
+  }
+  GoldenReport report{dir.filename().string(), c.description, std::string(model->family()),
+                      c.dtype == DType::kF32 ? "f32" : "bf16", comparison.quantities()};
+  return report;
+}
+
+}  // namespace weft
