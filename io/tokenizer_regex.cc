@@ -11,6 +11,7 @@ namespace {
 
 // JIT code backtracks on a stack of its own; the patterns of the releases need next to none of it.
 constexpr size_t kJitStackStart = 32u << 10, kJitStackMax = 16u << 20;
+constexpr uint32_t kInterpreterHeapKiB = 256u << 10;
 
 struct Free {
   void operator()(pcre2_code* p) const { pcre2_code_free(p); }
@@ -39,6 +40,7 @@ struct RegexScratch::State {
 
   State() {
     // Without a stack of its own (no JIT support in this build of PCRE2) matching is interpreted.
+    if (context) pcre2_set_heap_limit(context.get(), kInterpreterHeapKiB);
     if (context && stack) pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
 };

@@ -58,7 +58,7 @@ class TokenizerRegex {
   Status find_all(std::string_view subject, RegexScratch& scratch, std::vector<TextRange>& out) const;
 
   // Per match. Backtracking over a run costs a step per character, so it bounds the length of runs, not of texts.
-  static constexpr size_t kDefaultMatchLimit = 1u << 30;
+  static constexpr size_t kDefaultMatchLimit = 1u << 26;
 
  private:
   struct Impl;
