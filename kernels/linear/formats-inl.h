@@ -6,7 +6,8 @@
 //   kBits        bits of a stored element
 //   kUnit        vectors of 16 that decode() yields at once
 //   Scale        a block scale, prepared for decode()
-//   decode(p, scale, w)      kUnit vectors from p on
+//   Unit, load(p)            kUnit vectors from p on, decoded as far as they take no more registers than bytes ...
+//   expand(unit, u, scale)   ... and vector u of them
 //   decode_one(p, scale)     one vector from p on
 //   is_hard(p, n)            true if the n elements from p on hold a code that decode() gets wrong
 //   is_hard_scale(s)         likewise for a scale; hard rows take the plain path
@@ -20,7 +21,9 @@ struct FormatF32 {
   struct Scale {};
   static Scale prepare(float) { return {}; }
   static F16 decode_one(const uint8_t* p, Scale) { return f_load(reinterpret_cast<const float*>(p)); }
-  static void decode(const uint8_t* p, Scale s, F16* w) { w[0] = decode_one(p, s); }
+  using Unit = const uint8_t*;
+  static Unit load(const uint8_t* p) { return p; }
+  static F16 expand(Unit unit, int u, Scale s) { return decode_one(unit + u * kChunk * kBits / 8, s); }
   static bool is_hard(const uint8_t*, int64_t) { return false; }
   static bool is_hard_scale(float) { return false; }
 };
@@ -35,9 +38,9 @@ struct FormatBf16 {
   struct Scale {};
   static Scale prepare(float) { return {}; }
   static F16 decode_one(const uint8_t* p, Scale) { return f_load_bf16(reinterpret_cast<const uint16_t*>(p)); }
-  static void decode(const uint8_t* p, Scale s, F16* w) {
-    for (int u = 0; u < kUnit; ++u) w[u] = decode_one(p + u * 2 * kChunk, s);
-  }
+  using Unit = const uint8_t*;
+  static Unit load(const uint8_t* p) { return p; }
+  static F16 expand(Unit unit, int u, Scale s) { return decode_one(unit + u * kChunk * kBits / 8, s); }
   static bool is_hard(const uint8_t*, int64_t) { return false; }
   static bool is_hard_scale(float) { return false; }
 };
@@ -56,9 +59,9 @@ struct FormatI8 {
   static F16 decode_one(const uint8_t* p, Scale s) {
     return f_mul(f_from_i(i_load_i8(reinterpret_cast<const int8_t*>(p))), f_set(s.value));
   }
-  static void decode(const uint8_t* p, Scale s, F16* w) {
-    for (int u = 0; u < kUnit; ++u) w[u] = decode_one(p + u * kChunk, s);
-  }
+  using Unit = const uint8_t*;
+  static Unit load(const uint8_t* p) { return p; }
+  static F16 expand(Unit unit, int u, Scale s) { return decode_one(unit + u * kChunk * kBits / 8, s); }
   static bool is_hard(const uint8_t*, int64_t) { return false; }
   static bool is_hard_scale(float) { return false; }
 };
@@ -89,20 +92,19 @@ static constexpr E4m3Tables make_e4m3_tables() {
 }
 alignas(64) static constexpr E4m3Tables kE4m3Tables = make_e4m3_tables();
 
-// 64 codes -> 64 floats. Codes must stand where unpacking needs them: code 16*q + 8*h + 2*d + o becomes element
-// 4*q + d of w[2*h + o].
-static inline void e4m3_unpack(__m512i codes, __m512i* w) {
+// 64 codes -> 64 bf16, two in each element of two vectors. Codes must stand where unpacking needs them: code
+// 16*q + 8*h + 2*d + o becomes half o of element 4*q + d of vector h.
+static inline void e4m3_halves(__m512i codes, __m512i* halves) {
   const auto table = [](const uint8_t* p) { return _mm512_load_si512(p); };
   const __m512i high = _mm512_permutex2var_epi8(table(kE4m3Tables.high), codes, table(kE4m3Tables.high + 64));
   const __m512i low = _mm512_permutex2var_epi8(table(kE4m3Tables.low), codes, table(kE4m3Tables.low + 64));
   constexpr int kOrSign = 0xf8;  // a | (b & c)
   const __m512i top = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(static_cast<char>(0x80)), kOrSign);
-  const __m512i first_half = _mm512_unpacklo_epi8(low, top), second_half = _mm512_unpackhi_epi8(low, top);
-  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-  w[0] = _mm512_slli_epi32(first_half, 16);
-  w[1] = _mm512_and_si512(first_half, upper);
-  w[2] = _mm512_slli_epi32(second_half, 16);
-  w[3] = _mm512_and_si512(second_half, upper);
+  halves[0] = _mm512_unpacklo_epi8(low, top);
+  halves[1] = _mm512_unpackhi_epi8(low, top);
+}
+static inline __m512i e4m3_expand(__m512i half, int odd) {
+  return odd == 0 ? _mm512_slli_epi32(half, 16) : _mm512_and_si512(half, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
 }
 
 struct ByteOrder {
@@ -128,13 +130,21 @@ struct FormatFp8 {
   };
   static Scale prepare(float scale) { return {scale}; }
   static void decode_ordered(__m512i codes, F16 s, F16* w) {
-    __m512i bits[4];
-    e4m3_unpack(codes, bits);
-    for (int u = 0; u < kUnit; ++u) w[u] = f_mul(as_f(bits[u]), s);
+    __m512i halves[2];
+    e4m3_halves(codes, halves);
+    for (int u = 0; u < kUnit; ++u) w[u] = f_mul(as_f(e4m3_expand(halves[u / 2], u % 2)), s);
   }
-  static void decode(const uint8_t* p, Scale s, F16* w) {
-    decode_ordered(_mm512_permutexvar_epi8(_mm512_load_si512(kConsecutive.index), _mm512_loadu_si512(p)),
-                   f_set(s.value), w);
+  struct Unit {
+    __m512i halves[2];
+  };
+  static Unit load(const uint8_t* p) {
+    const __m512i codes = _mm512_permutexvar_epi8(_mm512_load_si512(kConsecutive.index), _mm512_loadu_si512(p));
+    Unit unit;
+    e4m3_halves(codes, unit.halves);
+    return unit;
+  }
+  static F16 expand(const Unit& unit, int u, Scale s) {
+    return f_mul(as_f(e4m3_expand(unit.halves[u / 2], u % 2)), f_set(s.value));
   }
   static F16 decode_one(const uint8_t* p, Scale s) {
     F16 w[kUnit];
@@ -167,9 +177,9 @@ struct FormatFp8 {
         _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(static_cast<int16_t>(0xbfff)));
     return f_mul(f_load_f16_bits(halves), f_set(s.value));
   }
-  static void decode(const uint8_t* p, Scale s, F16* w) {
-    for (int u = 0; u < kUnit; ++u) w[u] = decode_one(p + u * kChunk, s);
-  }
+  using Unit = const uint8_t*;
+  static Unit load(const uint8_t* p) { return p; }
+  static F16 expand(Unit unit, int u, Scale s) { return decode_one(unit + u * kChunk * kBits / 8, s); }
   static bool is_hard(const uint8_t* p, int64_t n) {
     const __m256i magnitude = _mm256_set1_epi8(0x7f);
     __m256i largest = _mm256_setzero_si256();
@@ -230,20 +240,12 @@ struct FormatFp4 {
   static Scale prepare_e8m0(uint8_t code) { return {_mm512_load_ps(kE2m1Tables.value[code])}; }
   static F16 lookup(I16 codes, Scale s) { return _mm512_permutexvar_ps(codes, s.table); }
   static F16 decode_one(const uint8_t* p, Scale s) {
-#if defined(__AVX512VBMI__)
-    uint64_t bytes;
-    __builtin_memcpy(&bytes, p, sizeof(bytes));
-    // Byte 4 i of the result gets the eight bits from bit 4 i on (modulo 64).
-    const __m512i shift = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60);
-    return lookup(_mm512_multishift_epi64_epi8(shift, _mm512_set1_epi64(static_cast<int64_t>(bytes))), s);
-#else
     int32_t low, high;
     __builtin_memcpy(&low, p, sizeof(low));
     __builtin_memcpy(&high, p + 4, sizeof(high));
     const __m512i both = _mm512_mask_set1_epi32(_mm512_set1_epi32(low), 0xff00, high);
     const __m512i shift = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
     return lookup(_mm512_srlv_epi32(both, shift), s);
-#endif
   }
 #else
   static constexpr int kUnit = 1;
@@ -266,9 +268,9 @@ struct FormatFp4 {
             lookup8(_mm256_srlv_epi32(_mm256_set1_epi32(high), shift), s)};
   }
 #endif
-  static void decode(const uint8_t* p, Scale s, F16* w) {
-    for (int u = 0; u < kUnit; ++u) w[u] = decode_one(p + u * kChunk / 2, s);
-  }
+  using Unit = const uint8_t*;
+  static Unit load(const uint8_t* p) { return p; }
+  static F16 expand(Unit unit, int u, Scale s) { return decode_one(unit + u * kChunk * kBits / 8, s); }
 };
 
 // 2^(code - 127); code 0 is a subnormal, 255 NaN.

@@ -19,9 +19,9 @@ inline int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 template <class Format, int kCols>
 constexpr int block_rows() {
 #if defined(__AVX512F__)
-  return Format::kUnit == 4 ? (kCols == 1 ? 4 : 2) : 4;
+  return 4;
 #else
-  return kCols == 1 ? 4 : kCols == 2 ? 2 : 1;
+  return kCols == 1 ? 4 : 2;
 #endif
 }
 
@@ -86,7 +86,6 @@ struct DotBlock {
   // acc += kUnit vectors from element k on.
   __attribute__((always_inline)) inline void add_unit(int64_t k, const Scale (&scale)[kRows], F16 (&acc)[kSums]) const {
     constexpr int64_t kUnitBytes = kUnit * kChunk * Format::kBits / 8;
-    F16 value[kRows][kUnit];
     const int64_t offset = bytes_of(k);
     if (kUnitBytes >= kCacheLine || (offset & (kCacheLine - 1)) < kUnitBytes) {
 #pragma GCC unroll 4
@@ -94,15 +93,19 @@ struct DotBlock {
         _mm_prefetch(reinterpret_cast<const char*>(row[r] + offset + ahead), _MM_HINT_T0);
       }
     }
+    typename Format::Unit unit[kRows];
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) Format::decode(row[r] + offset, scale[r], value[r]);
+    for (int r = 0; r < kRows; ++r) unit[r] = Format::load(row[r] + offset);
 #pragma GCC unroll 4
     for (int u = 0; u < kUnit; ++u) {
+      F16 value[kRows];
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) value[r] = Format::expand(unit[r], u, scale[r]);
 #pragma GCC unroll 4
       for (int m = 0; m < kCols; ++m) {
         const F16 xv = f_load(x[m] + k + u * kChunk);
 #pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) acc[r * kCols + m] = f_fma(value[r][u], xv, acc[r * kCols + m]);
+        for (int r = 0; r < kRows; ++r) acc[r * kCols + m] = f_fma(value[r], xv, acc[r * kCols + m]);
       }
     }
   }
@@ -210,20 +213,25 @@ void dot_columns(const Job& job, int64_t row0, int64_t row1, int64_t m0, const O
   }
 }
 
-// Groups of output rows stay in the first-level cache while all input rows pass, four at a time.
+// Groups of output rows stay in the cache while all input rows pass, kMaxCols at a time.
 template <class Format, class Scales>
 void dot_rows(const Job& job, int64_t row0, int64_t row1, int64_t rows, const Output& out) {
+#if defined(__AVX512F__)
   constexpr int kMaxCols = 4;
+#else
+  constexpr int kMaxCols = 2;  // more would leave one row of w at a time, and every operand of an fma to be loaded
+#endif
   constexpr int64_t kGroup = 4;
   const int64_t step = rows <= kMaxCols ? row1 - row0 : kGroup;
   for (int64_t row = row0; row < row1; row += step) {
     const int64_t end = at_most(row + step, row1);
     for (int64_t m = 0; m < rows; m += kMaxCols) {
-      switch (at_most(kMaxCols, rows - m)) {
-        case 1: dot_columns<Format, Scales, 1>(job, row, end, m, out, row0); break;
-        case 2: dot_columns<Format, Scales, 2>(job, row, end, m, out, row0); break;
-        case 3: dot_columns<Format, Scales, 3>(job, row, end, m, out, row0); break;
-        default: dot_columns<Format, Scales, 4>(job, row, end, m, out, row0); break;
+      const int64_t count = at_most(kMaxCols, rows - m);
+      if (count == 1) dot_columns<Format, Scales, 1>(job, row, end, m, out, row0);
+      if (count == 2) dot_columns<Format, Scales, 2>(job, row, end, m, out, row0);
+      if constexpr (kMaxCols > 2) {
+        if (count == 3) dot_columns<Format, Scales, 3>(job, row, end, m, out, row0);
+        if (count == 4) dot_columns<Format, Scales, 4>(job, row, end, m, out, row0);
       }
     }
   }
