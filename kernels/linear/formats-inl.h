@@ -171,12 +171,13 @@ struct FormatFp8 {
     float value;
   };
   static Scale prepare(float scale) { return {scale * 0x1p8f}; }
-  static F16 decode_one(const uint8_t* p, Scale s) {
+  static F16 e4m3_over_256(const uint8_t* p) {
     const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     const __m256i halves =
         _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(static_cast<int16_t>(0xbfff)));
-    return f_mul(f_load_f16_bits(halves), f_set(s.value));
+    return f_load_f16_bits(halves);
   }
+  static F16 decode_one(const uint8_t* p, Scale s) { return f_mul(e4m3_over_256(p), f_set(s.value)); }
   using Unit = const uint8_t*;
   static Unit load(const uint8_t* p) { return p; }
   static F16 expand(Unit unit, int u, Scale s) { return decode_one(unit + u * kChunk * kBits / 8, s); }
@@ -196,6 +197,19 @@ struct FormatFp8 {
 };
 
 #endif
+
+// The same values divided by kFactor, without a scale.
+struct FormatFp8Unscaled : FormatFp8 {
+#if defined(__AVX512VBMI__)
+  static constexpr float kFactor = 1;
+  static F16 expand(const Unit& unit, int u, Scale) { return as_f(e4m3_expand(unit.halves[u / 2], u % 2)); }
+  static F16 decode_one(const uint8_t* p, Scale) { return FormatFp8::decode_one(p, {1}); }
+#else
+  static constexpr float kFactor = 0x1p8f;
+  static F16 expand(Unit unit, int u, Scale s) { return decode_one(unit + u * kChunk, s); }
+  static F16 decode_one(const uint8_t* p, Scale) { return e4m3_over_256(p); }
+#endif
+};
 
 alignas(64) static constexpr float kE2m1Values[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 

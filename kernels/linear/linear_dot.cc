@@ -4,6 +4,8 @@
 // multiply-adds to hide their latency. While a block is computed, the next one is prefetched: memory is read in order.
 #include <immintrin.h>
 
+#include <type_traits>
+
 #include "kernels/linear/isa_name.h"
 #include "kernels/linear/linear_internal.h"
 
@@ -21,7 +23,7 @@ constexpr int block_rows() {
 #if defined(__AVX512F__)
   return 4;
 #else
-  return kCols == 1 ? 4 : 2;
+  return kCols == 1 ? 4 : kCols == 2 ? 2 : 1;
 #endif
 }
 
@@ -213,25 +215,101 @@ void dot_columns(const Job& job, int64_t row0, int64_t row1, int64_t m0, const O
   }
 }
 
+// out = x * scale, where scale is a power of two. False if a product is not exact.
+bool scale_exactly(const float* x, float scale, int64_t n, float* out) {
+  const F16 least = f_set(0x1p-126f), inf = f_set(__builtin_inff()), none = f_zero(), one = f_set(1);
+  F16 bad = none;
+  for (int64_t i = 0; i < n; i += kChunk) {
+    const int64_t count = at_most(kChunk, n - i);
+    const F16 v = f_load_first(x + i, count), product = f_mul(v, f_set(scale)), size = f_abs(product);
+    // Below the normal range although x is not 0, or an infinity that x is not.
+    const F16 lost = f_select_less(size, least, f_select_less(none, f_abs(v), one, none), none);
+    const F16 over = f_select_less(size, inf, none, f_select_less(f_abs(v), inf, one, none));
+    bad = f_max(bad, f_max(lost, over));
+    f_store_first(out + i, product, count);
+  }
+  return f_reduce_max(bad) == 0;
+}
+
+// FP8 with power-of-two scales that many rows share: x is scaled instead of the weights, once for each block of rows.
+// fma(q * s, x, c) and fma(q, x * s, c) round the same real number as long as q * s and x * s are exact.
+struct ScaledInput {
+  static constexpr int64_t kMaxFloats = 4 * 8192;  // 128 KiB of stack
+  static constexpr int64_t kMinRows = 32;          // that pay for the scaling
+  // Scales for which every e4m3 value times the scale is exact: 2^-9 .. 448 stay within the normal range.
+  static constexpr float kLeastScale = 0x1p-117f, kLargestScale = 0x1p118f;
+
+  template <int kCols>
+  __attribute__((noinline)) static bool run(const Job& job, int64_t row0, int64_t row1, int64_t m0, const Output& out,
+                                            int64_t origin) {
+    const WeightMatrix& w = *job.w;
+    if (row1 - row0 < kMinRows || kCols * w.cols > kMaxFloats) return false;
+    alignas(64) float scaled[kMaxFloats];
+    const ScalesE8m0 scales(w, row0);
+    for (int64_t k = 0, g = 0; k < w.cols; k += w.block_cols, ++g) {
+      const float s = scales.at(g);
+      if (!(s >= kLeastScale && s <= kLargestScale)) return false;
+      const int64_t count = at_most(w.block_cols, w.cols - k);
+      for (int m = 0; m < kCols; ++m) {
+        const float* x = job.x + (m0 + m) * job.x_stride + k;
+        if (!scale_exactly(x, s * FormatFp8Unscaled::kFactor, count, scaled + m * w.cols + k)) return false;
+      }
+    }
+    WeightMatrix plain = w;
+    plain.scale = nullptr;
+    using Block = DotBlock<FormatFp8Unscaled, ScalesNone, kCols>;
+    const Job plain_job{&plain, scaled, w.cols, job.k_blocks, job.row_bytes};
+    for (int64_t row = row0; row < row1; row += Block::kRows) {
+      alignas(64) float sum[Block::kQuads * 4];
+      const bool exact = Block(plain_job, row, scaled).run(job.k_blocks, sum);
+      const int64_t rows = at_most(Block::kRows, row1 - row);
+      if (!exact) {
+        dot_columns<FormatFp8, ScalesE8m0, kCols>(job, row, row + rows, m0, out, origin);
+        continue;
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int m = 0; m < kCols; ++m) put(out, m0 + m, row + r - origin, sum[r * kCols + m]);
+      }
+    }
+    return true;
+  }
+};
+
+template <class Format, class Scales, int kCols>
+void dot_columns_scaled(const Job& job, int64_t row0, int64_t row1, int64_t m0, const Output& out, int64_t origin) {
+  if constexpr (kCols > 1 && std::is_same_v<Format, FormatFp8> && std::is_same_v<Scales, ScalesE8m0>) {
+    while (row0 < row1) {
+      const int64_t end = at_most(row1, (row0 / job.w->block_rows + 1) * job.w->block_rows);
+      if (!ScaledInput::run<kCols>(job, row0, end, m0, out, origin)) {
+        dot_columns<Format, Scales, kCols>(job, row0, end, m0, out, origin);
+      }
+      row0 = end;
+    }
+  } else {
+    dot_columns<Format, Scales, kCols>(job, row0, row1, m0, out, origin);
+  }
+}
+
 // Groups of output rows stay in the cache while all input rows pass, kMaxCols at a time.
 template <class Format, class Scales>
 void dot_rows(const Job& job, int64_t row0, int64_t row1, int64_t rows, const Output& out) {
 #if defined(__AVX512F__)
   constexpr int kMaxCols = 4;
 #else
-  constexpr int kMaxCols = 2;  // more would leave one row of w at a time, and every operand of an fma to be loaded
+  // Cheap formats: four would leave one row of w at a time, so that every operand of an fma had to be loaded.
+  constexpr int kMaxCols = Format::kBits >= 16 ? 2 : 4;
 #endif
-  constexpr int64_t kGroup = 4;
+  constexpr int64_t kGroup = 32;
   const int64_t step = rows <= kMaxCols ? row1 - row0 : kGroup;
   for (int64_t row = row0; row < row1; row += step) {
     const int64_t end = at_most(row + step, row1);
     for (int64_t m = 0; m < rows; m += kMaxCols) {
       const int64_t count = at_most(kMaxCols, rows - m);
-      if (count == 1) dot_columns<Format, Scales, 1>(job, row, end, m, out, row0);
-      if (count == 2) dot_columns<Format, Scales, 2>(job, row, end, m, out, row0);
+      if (count == 1) dot_columns_scaled<Format, Scales, 1>(job, row, end, m, out, row0);
+      if (count == 2) dot_columns_scaled<Format, Scales, 2>(job, row, end, m, out, row0);
       if constexpr (kMaxCols > 2) {
-        if (count == 3) dot_columns<Format, Scales, 3>(job, row, end, m, out, row0);
-        if (count == 4) dot_columns<Format, Scales, 4>(job, row, end, m, out, row0);
+        if (count == 3) dot_columns_scaled<Format, Scales, 3>(job, row, end, m, out, row0);
+        if (count == 4) dot_columns_scaled<Format, Scales, 4>(job, row, end, m, out, row0);
       }
     }
   }

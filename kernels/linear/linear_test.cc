@@ -330,6 +330,31 @@ TEST(linear, special_values) {
       for (int64_t k : {60, 128, 256}) {
         expect_all_variants_equal({.rows = rows, .k = k, .cols = 40, .format = format, .values = Values::kAnyCode});
       }
+      expect_all_variants_equal({.rows = rows, .k = 1056, .cols = 18, .format = format, .values = Values::kAnyCode});
+    }
+  }
+}
+
+// Blocks of 128 rows, for which x is scaled instead of the weights: usual values, and those where that is not exact.
+TEST(linear, scaled_input) {
+  for (Values values : {Values::kUsual, Values::kAnyCode}) {
+    for (int64_t rows : {2, 3, 4, 6, 7}) {
+      for (int64_t k_blocks : {1, 4}) {
+        expect_all_variants_equal(
+            {.rows = rows, .k = 592, .cols = 301, .k_blocks = k_blocks, .format = kFormats[3], .values = values});
+      }
+    }
+  }
+  // Tiny and huge x beside usual scales.
+  Case c{.rows = 4, .k = 256, .cols = 130, .format = kFormats[3]};
+  for (float factor : {1e-36f, 1e36f, 1e-42f}) {
+    Problem problem(c);
+    for (int64_t i = 0; i < c.rows * c.k; i += 3) put(DType::kF32, problem.x.data, i, get(DType::kF32, problem.x.data, i) * factor);
+    const auto variants = linear_variants();
+    const std::vector<float> want = problem.run(variants.back().run);
+    for (const auto& variant : variants) {
+      if (variant.isa > max_isa() || variant.isa == Isa::kAvx512Bf16) continue;
+      EXPECT_EQ(first_difference(want, problem.run(variant.run), problem.y_stride), "") << variant.name << " " << factor;
     }
   }
 }
