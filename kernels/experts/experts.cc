@@ -16,7 +16,6 @@ constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kBatchSlots = 1024;   // or all rows, since one expert may get them all
 constexpr int64_t kWidestPanel = 32;
 constexpr int64_t kDotColumns = 128;    // columns of a task of dot products: long enough runs of memory
-constexpr int64_t kMostDotRows = 16;    // bound of LinearKernels::max_dot_rows
 constexpr int64_t kInlineWork = 32 << 10;  // multiply-adds that take less time than waking the other threads
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -58,6 +57,7 @@ class Call {
         args_(args),
         pool_(pool),
         num_experts_(static_cast<int64_t>(args.w1.size())),
+        max_dot_rows_(linear_.max_dot_rows(args.w1[0].dtype)),
         scratch_(args.num_rows, args.hidden, args.inner, args.top_k, num_experts_, pool.size()),
         hidden_layout_(pack_layout(args.hidden, 1)),
         inner_layout_(pack_layout(args.inner, 1)),
@@ -69,7 +69,6 @@ class Call {
         a_rows_(at<float>(scratch_.a_rows)) {}
 
   void run() {
-    WEFT_CHECK(linear_.max_dot_rows <= kMostDotRows);
     std::fill(args_.y, args_.y + args_.num_rows * args_.hidden, 0.0f);
     sort_slots();
     convert_x();
@@ -87,7 +86,7 @@ class Call {
   }
 
   int64_t rows_of(int64_t e) const { return first_[e + 1] - first_[e]; }
-  bool by_dot(int64_t e) const { return rows_of(e) <= linear_.max_dot_rows; }
+  bool by_dot(int64_t e) const { return rows_of(e) <= max_dot_rows_; }
   int64_t token(int64_t i) const { return order_[i] / args_.top_k; }
 
   // order: slots by expert, in ascending order within an expert; first[e]: where those of expert e begin.
@@ -279,7 +278,7 @@ class Call {
   const LinearKernels& linear_;
   const ExpertsArgs& args_;
   ThreadPool& pool_;
-  int64_t num_experts_;
+  int64_t num_experts_, max_dot_rows_;
   Scratch scratch_;
   PackLayout hidden_layout_, inner_layout_;
   int32_t *order_, *first_;
@@ -302,7 +301,7 @@ constexpr KernelVariant<ExpertsFn> kVariants[] = {
 
 void experts_with(const ExpertsKernels& kernels, const ExpertsArgs& args, ThreadPool& pool) {
   if (args.num_rows == 0) return;
-  WEFT_CHECK(args.w1.size() == args.w2.size() && args.w1.size() == args.w3.size());
+  WEFT_CHECK(!args.w1.empty() && args.w1.size() == args.w2.size() && args.w1.size() == args.w3.size());
   Call(kernels, args, pool).run();
 }
 

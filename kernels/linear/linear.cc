@@ -11,7 +11,6 @@ constexpr int64_t kAlign = 64;
 constexpr int64_t kWidestPanel = 32;
 constexpr int64_t kPanelBytes = 640 << 10;  // of a second-level cache of 1 MiB, beside a tile of rows
 constexpr int64_t kInlineWork = 32 << 10;   // multiply-adds that take less time than waking the other threads
-constexpr int64_t kRowsAtOnce = 16;         // converted before they are packed
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -138,7 +137,7 @@ int64_t panel_width(const LinearKernels& kernels, const PackLayout& layout, int6
 void linear_with(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& pool) {
   check(args);
   if (args.num_rows == 0 || args.w.rows == 0) return;
-  if (args.num_rows <= kernels.max_dot_rows) {
+  if (args.num_rows <= kernels.max_dot_rows(args.w.dtype)) {
     few_rows(kernels, args, pool);
   } else {
     many_rows(kernels, args, pool);

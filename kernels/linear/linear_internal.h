@@ -17,6 +17,7 @@
 namespace weft {
 
 constexpr int64_t kLanes = 16;
+constexpr int64_t kMostDotRows = 16;
 
 struct PackLayout {
   int64_t k = 0, k_blocks = 1, block = 0;  // block = k / k_blocks
@@ -33,9 +34,11 @@ struct Output {
 };
 
 struct LinearKernels {
-  int64_t tile_rows;     // largest number of rows of a tile
-  int64_t tile_cols;     // columns of a wide panel; a narrow one has 16
-  int64_t max_dot_rows;  // up to this many rows dot products are the faster path
+  int64_t tile_rows;  // largest number of rows of a tile
+  int64_t tile_cols;  // columns of a wide panel; a narrow one has 16
+
+  // Up to this many rows dot products are the faster path; at most kMostDotRows.
+  int64_t (*max_dot_rows)(DType weight_dtype);
 
   // out[r, k] = x'[r, k] in fp32, for one row of `k` features.
   void (*convert_row)(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out);

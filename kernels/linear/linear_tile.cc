@@ -334,7 +334,15 @@ void tile(const float* packed_rows, int64_t rows, const float* panel, int64_t wi
   Tiles<kTileVectors>::run[rows - 1](packed_rows, panel, cols, layout, out);
 }
 
-constexpr int64_t kMaxDotRows = 7;
+// Measured, K = 4096: where dot products, which decode weights again for every four rows, cost what packing does.
+int64_t max_dot_rows(DType weight_dtype) {
+#if defined(__AVX512F__)
+  return kMostDotRows;
+#else
+  constexpr int64_t kFourBits = 4, kOthers = 8;
+  return weight_dtype == DType::kF4E2M1 ? kFourBits : kOthers;
+#endif
+}
 
 }  // namespace
 
@@ -342,7 +350,7 @@ extern const LinearKernels WEFT_ISA_NAME(kLinearKernels);
 const LinearKernels WEFT_ISA_NAME(kLinearKernels) = {
     kTileRows,
     16 * kTileVectors,
-    kMaxDotRows,
+    max_dot_rows,
     WEFT_ISA_NAME(linear_convert_row),
     WEFT_ISA_NAME(linear_dot),
     WEFT_ISA_NAME(linear_pack_rows),
