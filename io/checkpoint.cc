@@ -122,7 +122,8 @@ Result<Checkpoint> Checkpoint::open_folder(const std::filesystem::path& dir, Nee
   }
   Checkpoint checkpoint;
   checkpoint.dir_ = dir;
-  WEFT_ASSIGN_OR_RETURN(checkpoint.config_, read_json_file(dir / kConfigName));
+  checkpoint.config_path_ = dir / kConfigName;
+  WEFT_ASSIGN_OR_RETURN(checkpoint.config_, read_json_file(checkpoint.config_path_));
   if (std::filesystem::exists(dir / kIndexName)) {
     WEFT_RETURN_IF_ERROR(checkpoint.open_index(dir / kIndexName, need));
   } else if (std::filesystem::exists(dir / kSingleName)) {
@@ -139,6 +140,14 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& dir) { return o
 
 Result<Checkpoint> Checkpoint::open_headers_only(const std::filesystem::path& dir) {
   return open_folder(dir, Need::kWhatIsThere);
+}
+
+Result<Checkpoint> Checkpoint::open_config(const std::filesystem::path& file) {
+  Checkpoint checkpoint;
+  checkpoint.dir_ = file.parent_path();
+  checkpoint.config_path_ = file;
+  WEFT_ASSIGN_OR_RETURN(checkpoint.config_, read_json_file(file));
+  return checkpoint;
 }
 
 const Checkpoint::Entry* Checkpoint::find(std::string_view name) const {

@@ -40,9 +40,12 @@ class Checkpoint {
   // For inspection: what is there. Some shards present and others not is an error here too.
   static Result<Checkpoint> open_headers_only(const std::filesystem::path& dir);
 
+  // A config file alone, of any name.
+  static Result<Checkpoint> open_config(const std::filesystem::path& file);
+
   const std::filesystem::path& dir() const { return dir_; }
   const Json& config() const { return config_; }
-  std::string config_name() const { return (dir_ / "config.json").string(); }
+  std::string config_name() const { return config_path_.string(); }
   Contents contents() const { return contents_; }
 
   std::span<const std::string_view> names() const { return names_; }  // empty for kConfigOnly
@@ -63,7 +66,7 @@ class Checkpoint {
   void add_name(std::string_view name);
   void add_file(std::shared_ptr<const SafetensorsFile> file);
 
-  std::filesystem::path dir_;
+  std::filesystem::path dir_, config_path_;
   Json config_;
   Contents contents_ = Contents::kConfigOnly;
   std::vector<std::shared_ptr<const SafetensorsFile>> files_;

@@ -10,6 +10,7 @@
 #include "graph/cache_spec.h"
 #include "graph/graph.h"
 #include "io/checkpoint.h"
+#include "models/model_summary.h"
 
 namespace weft {
 
@@ -65,6 +66,9 @@ class Model {
   virtual Result<Graph> build_draft(const GraphOptions& options) const = 0;
   // Value of the draft graph that takes the place of kHiddenInput when the next token is drafted.
   virtual std::string draft_hidden_value() const = 0;
+
+  // For `weft inspect`; needs no weight files.
+  virtual ModelSummary summary() const = 0;
 
   // Data of a weight value of a graph (`parts` for stacked experts); an error when there are no weight files.
   virtual Result<TensorView> weight(std::string_view value_name) const = 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "models/deepseek_v4/inspect.h"
+
 namespace weft::deepseek_v4 {
 namespace {
 
@@ -10,12 +12,23 @@ class DeepseekV4 final : public Model {
   DeepseekV4(Config config, std::shared_ptr<const Checkpoint> checkpoint) : config_(std::move(config)), checkpoint_(std::move(checkpoint)) {}
 
   Status bind_weights() {
-    if (checkpoint_->contents() == Checkpoint::Contents::kTensors) {
-      WEFT_ASSIGN_OR_RETURN(bound_, bind(config_, *checkpoint_));
-    } else {
-      table_ = deepseek_v4::weights(config_, detect_storage(config_, *checkpoint_));
+    switch (checkpoint_->contents()) {
+      case Checkpoint::Contents::kTensors: {
+        WEFT_ASSIGN_OR_RETURN(bound_, bind(config_, *checkpoint_));
+        storage_ = bound_->storage();
+        return {};
+      }
+      case Checkpoint::Contents::kNames: {
+        storage_ = storage_of_index(config_, *checkpoint_);
+        WEFT_ASSIGN_OR_RETURN(table_, match_names(config_, *checkpoint_, storage_));
+        return {};
+      }
+      case Checkpoint::Contents::kConfigOnly:
+        storage_ = storage_of(config_);
+        table_ = deepseek_v4::weights(config_, storage_);
+        return {};
     }
-    return {};
+    WEFT_CHECK(false, "contents {}", static_cast<int>(checkpoint_->contents()));
   }
 
   std::string_view family() const override { return "deepseek_v4"; }
@@ -43,7 +56,7 @@ class DeepseekV4 final : public Model {
     return build_trunk(config_, table(), options, num_draft_layers() > 0);
   }
   int64_t num_draft_layers() const override {
-    if (config_.dspark || (bound_ && !bound_->has_mtp())) return 0;
+    if (config_.dspark || std::none_of(table().begin(), table().end(), [](const Weight& w) { return w.mtp; })) return 0;
     return std::min<int64_t>(config_.num_nextn_predict_layers, 1);
   }
   Result<Graph> build_draft(const GraphOptions& options) const override {
@@ -51,6 +64,10 @@ class DeepseekV4 final : public Model {
     return build_nextn(config_, table(), options);
   }
   std::string draft_hidden_value() const override { return "mtp.0.ffn_hc_post"; }
+
+  ModelSummary summary() const override {
+    return summarise(config_, *checkpoint_, table(), storage_, bound_ ? &*bound_ : nullptr);
+  }
 
   Result<TensorView> weight(std::string_view value_name) const override {
     if (!bound_) return invalid_argument(fmt::format("{}: there are no weight files here", checkpoint_->dir().string()));
@@ -68,6 +85,7 @@ class DeepseekV4 final : public Model {
 
   Config config_;
   std::shared_ptr<const Checkpoint> checkpoint_;
+  Storage storage_;
   std::optional<BoundWeights> bound_;
   std::vector<Weight> table_;  // without weight files
 };
