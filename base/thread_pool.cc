@@ -16,7 +16,16 @@ namespace {
 constexpr auto kSpinTime = std::chrono::microseconds(200);
 constexpr int kSpinsPerClockRead = 64;
 
-inline void pause() { __builtin_ia32_pause(); }
+// Waits a little; every so often lets another thread run, for machines with more threads than cores.
+constexpr int kSpinsPerYield = 2048;
+
+inline void relax(int spins) {
+  if (spins % kSpinsPerYield == kSpinsPerYield - 1) {
+    std::this_thread::yield();
+  } else {
+    __builtin_ia32_pause();
+  }
+}
 
 void pin_to(int cpu) {
   cpu_set_t set;
@@ -74,7 +83,7 @@ void ThreadPool::parallel_for(int64_t count, int64_t grain, Body body) {
     wake_.notify_all();
   }
   take_ranges(body, 0);
-  while (running_.load(std::memory_order_acquire) != 0) pause();
+  for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins) relax(spins);
   busy_.store(false);
 }
 
@@ -83,7 +92,7 @@ void ThreadPool::work(int worker) {
   while (true) {
     auto spin_end = std::chrono::steady_clock::now() + kSpinTime;
     for (int spins = 0; generation_.load() == seen && !stop_.load(std::memory_order_relaxed); ++spins) {
-      pause();
+      relax(spins);
       if (spins % kSpinsPerClockRead != 0 || std::chrono::steady_clock::now() < spin_end) continue;
       std::unique_lock lock(mutex_);
       sleeping_.fetch_add(1);

@@ -23,23 +23,20 @@ Status expect_weights(std::string_view op, TypeSpan in, int64_t mixes, int64_t s
 // hc_pre and hc_head: the same kernel, with and without `mix`.
 Status run_pre(RunContext& ctx, int64_t iterations, double rms_eps, double hc_eps, float* mix) {
   const TensorView& x = ctx.in[0];
-  const int64_t streams = x.shape()[1], hidden = x.shape()[2], element = dtype_bits(x.dtype()) / 8;
-  auto* kernel = pick_variant(hc_pre_variants(), ctx.isa);
-  ctx.pool.parallel_for(x.shape()[0], kRowsPerTask, [&](int64_t begin, int64_t end, int) {
-    HcPreArgs args;
-    args.x = x.as<std::byte>() + begin * streams * hidden * element;
-    args.dtype = x.dtype();
-    args.num_rows = end - begin;
-    args.streams = streams;
-    args.hidden = hidden;
-    args.weights = {ctx.in[1].as<float>(), ctx.in[2].as<float>(), ctx.in[3].as<float>()};
-    args.iterations = static_cast<int>(iterations);
-    args.rms_eps = static_cast<float>(rms_eps);
-    args.hc_eps = static_cast<float>(hc_eps);
-    args.out = ctx.out[0].as<std::byte>() + begin * hidden * element;
-    args.mix = mix == nullptr ? nullptr : mix + begin * (streams + streams * streams);
-    kernel(args);
-  });
+  const int64_t streams = x.shape()[1], hidden = x.shape()[2];
+  HcPreArgs args;
+  args.x = x.data;
+  args.dtype = x.dtype();
+  args.num_rows = x.shape()[0];
+  args.streams = streams;
+  args.hidden = hidden;
+  args.weights = {ctx.in[1].as<float>(), ctx.in[2].as<float>(), ctx.in[3].as<float>()};
+  args.iterations = static_cast<int>(iterations);
+  args.rms_eps = static_cast<float>(rms_eps);
+  args.hc_eps = static_cast<float>(hc_eps);
+  args.out = ctx.out[0].data;
+  args.mix = mix;
+  hc_pre(args, ctx.isa, ctx.pool);
   return {};
 }
 

@@ -1,4 +1,5 @@
 // The graph of DeepSeek-V4, deepseek_v4.md sections 2 and 4.1.
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 #include <unordered_map>
@@ -12,7 +13,8 @@ namespace {
 constexpr int64_t kKvQuantBlock = 64;     // FP8 round trip of the features that are not rotated (2.5.6)
 constexpr int64_t kIndexQuantBlock = 32;  // FP4 round trip of index queries and keys (2.6)
 
-int64_t ring_rows(int64_t needed, const CacheCapacity& capacity) { return needed + capacity.draft_rows; }
+// At least one row: a ring that nothing is read from (a window of 1) still exists.
+int64_t ring_rows(int64_t needed, const CacheCapacity& capacity) { return std::max<int64_t>(needed + capacity.draft_rows, 1); }
 
 class Builder {
  public:
