@@ -287,6 +287,22 @@ struct FormatFp4 {
   static F16 expand(Unit unit, int u, Scale s) { return decode_one(unit + u * kChunk * kBits / 8, s); }
 };
 
+#if defined(__AVX512VBMI__)
+// The same with one load and one permute of bits for each vector: fewer instructions, but on a unit that fma needs too.
+// Faster for a single row of x only.
+struct FormatFp4Single : FormatFp4 {
+  static F16 expand(Unit unit, int u, Scale s) {
+    int64_t bytes;
+    __builtin_memcpy(&bytes, unit + u * kChunk / 2, sizeof(bytes));
+    // Byte 4 i of the result gets the eight bits from bit 4 i on (modulo 64).
+    const __m512i shift = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60);
+    return lookup(_mm512_multishift_epi64_epi8(shift, _mm512_set1_epi64(bytes)), s);
+  }
+};
+#else
+using FormatFp4Single = FormatFp4;
+#endif
+
 // 2^(code - 127); code 0 is a subnormal, 255 NaN.
 struct E8m0Table {
   float value[256];
@@ -323,16 +339,16 @@ struct ScalesNone {
   float at(int64_t) const { return 1; }
 };
 
-// The scale of a group, prepared for decode(); sets `hard` if decode() gets it wrong.
+// The scale of a group, prepared for decoding; sets `hard` if decoding gets it wrong.
 template <class Format, class Scales>
 static inline typename Format::Scale prepare_scale(const Scales& scales, int64_t group, bool& hard) {
-  const float s = scales.at(group);
-  hard |= Format::is_hard_scale(s);
-  return Format::prepare(s);
-}
-template <>
-inline FormatFp4::Scale prepare_scale<FormatFp4, ScalesE8m0>(const ScalesE8m0& scales, int64_t group, bool&) {
-  return FormatFp4::prepare_e8m0(scales.code[group]);
+  if constexpr (Format::kBits == 4 && std::is_same_v<Scales, ScalesE8m0>) {
+    return Format::prepare_e8m0(scales.code[group]);
+  } else {
+    const float s = scales.at(group);
+    hard |= Format::is_hard_scale(s);
+    return Format::prepare(s);
+  }
 }
 
 // Columns that share a scale; all of them if there is none.

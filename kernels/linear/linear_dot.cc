@@ -276,7 +276,7 @@ struct ScaledInput {
 };
 
 template <class Format, class Scales, int kCols>
-void dot_columns_scaled(const Job& job, int64_t row0, int64_t row1, int64_t m0, const Output& out, int64_t origin) {
+void dot_columns_best(const Job& job, int64_t row0, int64_t row1, int64_t m0, const Output& out, int64_t origin) {
   if constexpr (kCols > 1 && std::is_same_v<Format, FormatFp8> && std::is_same_v<Scales, ScalesE8m0>) {
     while (row0 < row1) {
       const int64_t end = at_most(row1, (row0 / job.w->block_rows + 1) * job.w->block_rows);
@@ -285,6 +285,8 @@ void dot_columns_scaled(const Job& job, int64_t row0, int64_t row1, int64_t m0, 
       }
       row0 = end;
     }
+  } else if constexpr (kCols == 1 && std::is_same_v<Format, FormatFp4>) {
+    dot_columns<FormatFp4Single, Scales, kCols>(job, row0, row1, m0, out, origin);
   } else {
     dot_columns<Format, Scales, kCols>(job, row0, row1, m0, out, origin);
   }
@@ -305,11 +307,11 @@ void dot_rows(const Job& job, int64_t row0, int64_t row1, int64_t rows, const Ou
     const int64_t end = at_most(row + step, row1);
     for (int64_t m = 0; m < rows; m += kMaxCols) {
       const int64_t count = at_most(kMaxCols, rows - m);
-      if (count == 1) dot_columns_scaled<Format, Scales, 1>(job, row, end, m, out, row0);
-      if (count == 2) dot_columns_scaled<Format, Scales, 2>(job, row, end, m, out, row0);
+      if (count == 1) dot_columns_best<Format, Scales, 1>(job, row, end, m, out, row0);
+      if (count == 2) dot_columns_best<Format, Scales, 2>(job, row, end, m, out, row0);
       if constexpr (kMaxCols > 2) {
-        if (count == 3) dot_columns_scaled<Format, Scales, 3>(job, row, end, m, out, row0);
-        if (count == 4) dot_columns_scaled<Format, Scales, 4>(job, row, end, m, out, row0);
+        if (count == 3) dot_columns_best<Format, Scales, 3>(job, row, end, m, out, row0);
+        if (count == 4) dot_columns_best<Format, Scales, 4>(job, row, end, m, out, row0);
       }
     }
   }

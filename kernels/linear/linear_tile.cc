@@ -2,6 +2,8 @@
 // instruction set.
 #include <immintrin.h>
 
+#include <type_traits>
+
 #include "kernels/linear/isa_name.h"
 #include "kernels/linear/linear_internal.h"
 
