@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 
@@ -21,7 +21,7 @@ constexpr char kHelp[] =
 
 class ChatLoop {
  public:
-  ChatLoop(ChatSession& session, const Engine& engine, Console& console) : session_(session), engine_(engine), console_(console) {}
+  ChatLoop(ChatSession& session, Console& console) : session_(session), console_(console) {}
 
   // An answer to one message. A bad message (too long) is a note, unless it is the only one.
   Status answer(const std::string& text);
@@ -36,7 +36,6 @@ class ChatLoop {
   Status save(const std::string& file) const;
 
   ChatSession& session_;
-  const Engine& engine_;
   Console& console_;
   InterruptGuard interrupt_;
   OrderedJson turns_ = OrderedJson::array();
@@ -48,7 +47,7 @@ Status ChatLoop::answer(const std::string& text) {
   };
   WEFT_ASSIGN_OR_RETURN(const GenerateResult result, session_.say(text, show, [&] { return interrupt_.pending(); }));
   if (!console_.json) console_.print("\n");
-  note_result(result, engine_, console_);
+  note_result(result, console_);
   turns_.push_back(result_json(result));
   return {};
 }
@@ -81,11 +80,8 @@ Status ChatLoop::save(const std::string& file) const {
 }
 
 ChatLoop::Next ChatLoop::obey(const std::string& line) {
-  const size_t space = line.find(' ');
-  const std::string name = line.substr(0, space);
-  const std::string value = space == std::string::npos ? "" : line.substr(line.find_first_not_of(' ', space) == std::string::npos
-                                                                              ? line.size()
-                                                                              : line.find_first_not_of(' ', space));
+  const std::string name = line.substr(0, line.find(' '));
+  const std::string value = line.substr(std::min(line.find_first_not_of(' ', name.size()), line.size()));
   if (name == "/exit" || name == "/quit") return Next::kLeave;
   Status status;
   std::string done;
@@ -153,7 +149,7 @@ Status run_chat(const RunArgs& args, const std::optional<std::string>& message, 
   settings.drafts = args.drafts;
   WEFT_ASSIGN_OR_RETURN(ChatSession session, ChatSession::create(*loaded.engine, tokenizer, std::move(settings)));
   WEFT_RETURN_IF_ERROR(session.set_system(args.system));
-  ChatLoop loop(session, *loaded.engine, console);
+  ChatLoop loop(session, console);
   WEFT_RETURN_IF_ERROR(message ? loop.answer(*message) : loop.read_messages());
   if (console.json) {
     OrderedJson json = describe(args.model, *loaded.engine);
@@ -161,6 +157,8 @@ Status run_chat(const RunArgs& args, const std::optional<std::string>& message, 
     json["turns"] = loop.turns();
     json["memory"] = memory_json(*loaded.engine);
     console.print_json(json);
+  } else {
+    console.note(memory_line(*loaded.engine));
   }
   return {};
 }

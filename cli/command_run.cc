@@ -134,7 +134,8 @@ Status RunCommand::complete(const std::string& text, LoadedEngine& loaded, const
     console.print_json(json);
   } else {
     console.print("\n");
-    note_result(result, *loaded.engine, console);
+    note_result(result, console);
+    console.note(memory_line(*loaded.engine));
   }
   if (result.reason == FinishReason::kCancelled) return cancelled("interrupted");
   return {};

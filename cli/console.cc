@@ -26,7 +26,6 @@ void Console::print(std::string_view text) {
 }
 
 void Console::print_json(const nlohmann::ordered_json& object) { print(object.dump() + "\n"); }
-void Console::print_json(const Json& object) { print(object.dump() + "\n"); }
 
 void Console::note(std::string_view line) {
   if (quiet) return;

@@ -21,7 +21,6 @@ class Console {
   void print(std::string_view text);
   // --json: the object, and a newline.
   void print_json(const nlohmann::ordered_json& object);
-  void print_json(const Json& object);
 
   // A line on stderr, unless --quiet.
   void note(std::string_view line);

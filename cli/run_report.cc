@@ -15,7 +15,7 @@ OrderedJson token_json(const Tokenizer& tokenizer, int32_t id, float logprob) {
 
 }  // namespace
 
-void note_result(const GenerateResult& result, const Engine& engine, Console& console) {
+void note_result(const GenerateResult& result, Console& console) {
   const int64_t prefilled = result.prompt_tokens - result.cached_tokens;
   console.note(fmt::format("prefill   {} tokens in {:.2f} s, {:.1f} tokens/s{}", prefilled, result.prefill_s,
                            result.prefill_tokens_per_s(),
@@ -26,7 +26,6 @@ void note_result(const GenerateResult& result, const Engine& engine, Console& co
     console.note(fmt::format("drafts    {} of {} accepted, {:.1f} %", result.accepted, result.drafted,
                              100 * share(result.accepted, result.drafted)));
   }
-  console.note(memory_line(engine));
 }
 
 OrderedJson result_json(const GenerateResult& result) {

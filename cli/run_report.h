@@ -7,8 +7,8 @@
 
 namespace weft {
 
-// Lines on stderr: speed, drafts, memory.
-void note_result(const GenerateResult& result, const Engine& engine, Console& console);
+// Lines on stderr: speed and drafts.
+void note_result(const GenerateResult& result, Console& console);
 
 // {"finish_reason", "prompt_tokens", "completion_tokens", "timings", "drafts"}
 nlohmann::ordered_json result_json(const GenerateResult& result);

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "cli/command.h"
 #include "io/json.h"
 
 namespace weft {
@@ -60,7 +61,7 @@ void add_sampling_options(CLI::App& app, SamplingArgs& args) {
   app.add_option("--repetition-penalty", args.repetition_penalty, "divides logits of tokens that occurred; 1: off")->group(group);
   app.add_option("--presence-penalty", args.presence_penalty, "subtracted from logits of tokens in the answer")->group(group);
   app.add_option("--frequency-penalty", args.frequency_penalty, "the same, times how often they occurred")->group(group);
-  app.add_option("--seed", args.seed, "the same seed gives the same text")->capture_default_str()->group(group);
+  app.add_option("--seed", args.seed, "the same seed gives the same text")->check(at_least(0))->capture_default_str()->group(group);
 }
 
 }  // namespace weft
