@@ -16,7 +16,7 @@ constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kBatchSlots = 1024;   // or all rows, since one expert may get them all
 constexpr int64_t kWidestPanel = 32;
 constexpr int64_t kDotColumns = 128;    // columns of a task of dot products: long enough runs of memory
-constexpr int64_t kInlineWork = 32 << 10;  // multiply-adds that take less time than waking the other threads
+constexpr int64_t kInlineWork = 96 << 10;  // multiply-adds that are done before other threads would help
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 

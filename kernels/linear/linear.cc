@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kAlign = 64;
 constexpr int64_t kWidestPanel = 32;
 constexpr int64_t kPanelBytes = 640 << 10;  // of a second-level cache of 1 MiB, beside a tile of rows
-constexpr int64_t kInlineWork = 32 << 10;   // multiply-adds that take less time than waking the other threads
+constexpr int64_t kInlineWork = 96 << 10;   // multiply-adds that are done before other threads would help
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 

@@ -47,7 +47,8 @@ struct DotBlock {
   const uint8_t* row[kRows];
   const float* x[kCols];
   Scales scales[kRows];
-  int64_t ahead;  // bytes from a row of this block to the same row of the next one
+  const uint8_t* data_end;  // of w
+  int64_t ahead;            // bytes from a row of this block to the same row of the next one
 
   static int64_t bytes_of(int64_t k) { return Format::kBits < 8 ? k >> 1 : k * (Format::kBits / 8); }
 
@@ -58,26 +59,42 @@ struct DotBlock {
       scales[r] = Scales(*w, number[r]);
     }
     for (int m = 0; m < kCols; ++m) x[m] = x0 + m * job.x_stride;
+    data_end = static_cast<const uint8_t*>(w->data) + w->rows * job.row_bytes;
   }
 
   // The elements [k, stop) of one scale group that whole units do not cover; `end` is that of the block of K.
   __attribute__((noinline)) int64_t finish_group(int64_t k, int64_t stop, int64_t end, int64_t g, F16* acc) const {
     while (k < stop) {
       const int64_t count = at_most(kChunk, end - k);
-      for (int r = 0; r < kRows; ++r) {
-        alignas(64) uint8_t copy[kChunk * 4] = {};  // so that nothing beyond the row is read
-        F16 value;
-        if (k + count <= stop) {
-          __builtin_memcpy(copy, row[r] + bytes_of(k), static_cast<size_t>(bytes_of(count)));
-          value = Format::decode_one(copy, Format::prepare(scales[r].at(g)));
-        } else {  // elements of several scales
+      F16 value[kRows];
+      if (k + count > stop) {  // elements of several scales
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
           alignas(64) float plain[kChunk] = {};
           for (int64_t i = 0; i < count; ++i) plain[i] = weight_value(*w, number[r], k + i);
-          value = f_load(plain);
+          value[r] = f_load(plain);
         }
-        for (int m = 0; m < kCols; ++m) {
+      } else if (row[kRows - 1] + bytes_of(k + kChunk) <= data_end) {
+        bool hard = false;  // reported by accumulate(), which has prepared the same scales
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          value[r] = Format::decode_one(row[r] + bytes_of(k), prepare_scale<Format>(scales[r], g, hard));
+        }
+      } else {  // the last elements of w: nothing beyond may be read
+        bool hard = false;
+        for (int r = 0; r < kRows; ++r) {
+          alignas(64) uint8_t copy[kChunk * 4] = {};
+          __builtin_memcpy(copy, row[r] + bytes_of(k), static_cast<size_t>(bytes_of(count)));
+          value[r] = Format::decode_one(copy, prepare_scale<Format>(scales[r], g, hard));
+        }
+      }
+#pragma GCC unroll 4
+      for (int m = 0; m < kCols; ++m) {
+        const F16 xv = f_load_first(x[m] + k, count);
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
           F16& sum = acc[r * kCols + m];
-          sum = f_fma_first(value, f_load_first(x[m] + k, count), sum, count);
+          sum = count == kChunk ? f_fma(value[r], xv, sum) : f_fma_first(value[r], xv, sum, count);
         }
       }
       k += count;
