@@ -129,13 +129,30 @@ struct DotBlock {
     }
   }
 
+  __attribute__((always_inline)) inline void add_chunk(int64_t k, const Scale (&scale)[kRows], F16 (&acc)[kSums]) const {
+    F16 value[kRows];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) value[r] = Format::decode_one(row[r] + bytes_of(k), scale[r]);
+#pragma GCC unroll 4
+    for (int m = 0; m < kCols; ++m) {
+      const F16 xv = f_load(x[m] + k);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) acc[r * kCols + m] = f_fma(value[r], xv, acc[r * kCols + m]);
+    }
+  }
+
+  // The scale group that the next element belongs to.
+  struct Position {
+    int64_t group, g, group_end;
+  };
+
   // sums += elements [begin, end) of a block of K. Returns true if a scale is hard.
-  __attribute__((always_inline)) inline bool accumulate(int64_t begin, int64_t end, F16* sums) const {
-    const int64_t group = scale_cols(*w);
+  __attribute__((always_inline)) inline bool accumulate(int64_t begin, int64_t end, Position& at, F16* sums) const {
+    const int64_t group = at.group;
     bool hard = false;
     F16 acc[kSums];
     Scale scale[kRows];
-    int64_t k = begin, g = k / group, group_end = (g + 1) * group;
+    int64_t k = begin, g = at.g, group_end = at.group_end;
     const auto load_scales = [&] {
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) scale[r] = prepare_scale<Format>(scales[r], g, hard);
@@ -153,6 +170,9 @@ struct DotBlock {
       load_scales();
       const int64_t stop = at_most(end, group_end);
       for (; k + kUnit * kChunk <= stop; k += kUnit * kChunk) add_unit(k, scale, acc);
+      if constexpr (kUnit > 1) {
+        for (; k + kChunk <= stop; k += kChunk) add_chunk(k, scale, acc);
+      }
       if (k < stop) {
 #pragma GCC unroll 16
         for (int i = 0; i < kSums; ++i) sums[i] = acc[i];
@@ -160,11 +180,13 @@ struct DotBlock {
 #pragma GCC unroll 16
         for (int i = 0; i < kSums; ++i) acc[i] = sums[i];
       }
-      do {  // more than once if a vector crossed into the next group
+      while (group_end <= k) {  // more than once if a vector crossed into the next group
         ++g;
         group_end += group;
-      } while (group_end <= k);
+      }
     }
+    at.g = g;
+    at.group_end = group_end;
 #pragma GCC unroll 16
     for (int i = 0; i < kSums; ++i) sums[i] = acc[i];
     return hard;
@@ -185,9 +207,10 @@ struct DotBlock {
     bool hard = false;
     float stack[4][kQuads * 4];
     F16 sums[kSums];
+    Position at{scale_cols(*w), 0, scale_cols(*w)};
     for (int64_t b = 0; b < k_blocks; ++b) {
       for (int i = 0; i < kSums; ++i) sums[i] = f_zero();
-      hard |= accumulate(b * block, (b + 1) * block, sums);
+      hard |= accumulate(b * block, (b + 1) * block, at, sums);
       totals(sums, out);
       // Blocks are leaves of a binary counter: as many finished sums are added as b has trailing one bits.
       int level = 0;
