@@ -1,5 +1,6 @@
 #include "base/cpu.h"
 
+#include <cpuid.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -30,6 +31,12 @@ std::optional<long long> first_number(const std::string& path) {
   return std::nullopt;
 }
 
+// Not every compiler's __builtin_cpu_supports knows F16C. AVX2 implies that the operating system saves the registers.
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
 }  // namespace
 
 std::string_view isa_name(Isa isa) {
@@ -52,7 +59,7 @@ Isa max_isa() {
     return reached == below && supported ? level : reached;
   };
   Isa isa = Isa::kScalar;
-  isa = has(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"),
+  isa = has(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(),
             Isa::kScalar, Isa::kAvx2, isa);
   isa = has(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
