@@ -1,6 +1,8 @@
 // One line per family.
 #include "models/deepseek_v4/deepseek_v4.h"
+#include "models/deepseek_v4/synth.h"
 #include "models/model.h"
+#include "models/synth.h"
 
 namespace weft {
 namespace {
@@ -8,29 +10,38 @@ namespace {
 struct Family {
   std::string_view model_type;
   Result<std::unique_ptr<Model>> (*open)(std::shared_ptr<const Checkpoint>, const ModelOptions&);
+  Result<SynthPlan> (*plan_synth)(const Json&, const std::string&, const SynthOptions&);
 };
 
 constexpr Family kFamilies[] = {
-    {"deepseek_v4", deepseek_v4::open},
-    {"deepseek_v41", deepseek_v4::open},  // refused there, with the reason
+    {"deepseek_v4", deepseek_v4::open, deepseek_v4::plan_synth},
+    {"deepseek_v41", deepseek_v4::open, deepseek_v4::plan_synth},  // refused there, with the reason
 };
 
-}  // namespace
-
-Result<std::unique_ptr<Model>> open_model(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options) {
-  const Json& config = checkpoint->config();
+Result<const Family*> find_family(const Json& config, const std::string& where) {
   const auto type = config.find("model_type");
   if (type == config.end() || !type->is_string()) {
-    return invalid_argument(fmt::format("{}: 'model_type' is missing; it names the model family", checkpoint->config_name()));
+    return invalid_argument(fmt::format("{}: 'model_type' is missing; it names the model family", where));
   }
   const std::string name = type->get<std::string>();
   std::string known;
   for (const Family& family : kFamilies) {
-    if (family.model_type == name) return family.open(std::move(checkpoint), options);
+    if (family.model_type == name) return &family;
     known += fmt::format(" {}", family.model_type);
   }
-  return invalid_argument(fmt::format("{}: model_type '{}' is not a family that weft knows (known:{})",
-                                      checkpoint->config_name(), name, known));
+  return invalid_argument(fmt::format("{}: model_type '{}' is not a family that weft knows (known:{})", where, name, known));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> open_model(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options) {
+  WEFT_ASSIGN_OR_RETURN(const Family* family, find_family(checkpoint->config(), checkpoint->config_name()));
+  return family->open(std::move(checkpoint), options);
+}
+
+Result<SynthPlan> plan_synth(const Json& config, const std::string& where, const SynthOptions& options) {
+  WEFT_ASSIGN_OR_RETURN(const Family* family, find_family(config, where));
+  return family->plan_synth(config, where, options);
 }
 
 }  // namespace weft
