@@ -83,7 +83,8 @@ Result<BenchResult> ModelBench::run(const BenchTest& test, int repetitions, cons
     BenchTest this_test = test;
     constexpr int64_t kWarmUpTokens = 4;
     if (repetition < 0 && test.kind == BenchKind::kDecode) this_test.tokens = std::min(test.tokens, kWarmUpTokens);
-    Result<Run> timed = status.ok() ? once(this_test, slots, static_cast<uint64_t>(repetition + 1)) : Result<Run>(status);
+    Result<Run> timed =
+        status.ok() ? once(this_test, slots, static_cast<uint64_t>(repetition + 1)) : Result<Run>(status);
     for (const int32_t slot : slots) engine_.close_sequence(slot);
     if (!timed.ok()) return timed.status();
     if (repetition < 0) continue;
@@ -170,7 +171,8 @@ Result<ModelBench::Run> ModelBench::decode(const BenchTest& test, const std::vec
   return Run{seconds_since(start)};
 }
 
-Result<ModelBench::Run> ModelBench::generate(const BenchTest& test, const std::vector<int32_t>& slots, uint64_t stream) {
+Result<ModelBench::Run> ModelBench::generate(const BenchTest& test, const std::vector<int32_t>& slots,
+                                             uint64_t stream) {
   const std::vector<int32_t> first = random_tokens(test.batch, stream);
   Generator generator(engine_);
   std::vector<Generator::RequestId> ids;

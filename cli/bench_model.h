@@ -20,17 +20,17 @@ enum class BenchKind { kPrefill, kDecode };
 
 struct BenchTest {
   BenchKind kind = BenchKind::kPrefill;
-  int64_t tokens = 512;      // per sequence
+  int64_t tokens = 512;  // per sequence
   int64_t batch = 1;
   int64_t depth = 0;
-  int64_t drafts = 0;        // kDecode
+  int64_t drafts = 0;  // kDecode
 
   std::string name() const;  // "pp512", "tg64 b4 @ d4096"
 };
 
 struct BenchResult {
   BenchTest test;
-  std::vector<double> seconds;      // of each repetition
+  std::vector<double> seconds;  // of each repetition
   int64_t drafted = 0, accepted = 0;
   // Of one repetition, as the ops of the graphs count it: multiply-adds count 2, memory traffic with each weight once per step.
   double flops = 0, bytes = 0;

@@ -26,18 +26,21 @@ std::string markdown_table(const std::vector<std::vector<std::string>>& rows) {
   std::string text;
   for (size_t r = 0; r < rows.size(); ++r) {
     for (size_t c = 0; c < columns; ++c) {
-      text += right[c] ? fmt::format("| {:>{}} ", rows[r][c], width[c]) : fmt::format("| {:<{}} ", rows[r][c], width[c]);
+      text +=
+          right[c] ? fmt::format("| {:>{}} ", rows[r][c], width[c]) : fmt::format("| {:<{}} ", rows[r][c], width[c]);
     }
     text += "|\n";
     if (r > 0) continue;
-    for (size_t c = 0; c < columns; ++c) text += fmt::format("| {}{} ", std::string(width[c] - 1, '-'), right[c] ? ":" : "-");
+    for (size_t c = 0; c < columns; ++c)
+      text += fmt::format("| {}{} ", std::string(width[c] - 1, '-'), right[c] ? ":" : "-");
     text += "|\n";
   }
   return text;
 }
 
 double share_of_limit(const BenchResult& result, const MachineLimits& machine) {
-  const double limit = result.test.kind == BenchKind::kPrefill ? machine.f32_flops_per_s : machine.best_read_bytes_per_s();
+  const double limit =
+      result.test.kind == BenchKind::kPrefill ? machine.f32_flops_per_s : machine.best_read_bytes_per_s();
   if (limit <= 0) return 0;
   return (result.test.kind == BenchKind::kPrefill ? result.flops_per_s() : result.bytes_per_s()) / limit;
 }
@@ -54,10 +57,13 @@ OrderedJson machine_json(const MachineLimits& machine) {
 }
 
 std::string machine_text(const MachineLimits& machine) {
-  std::string text = fmt::format("machine: {} threads, {}, read bandwidth {:.1f} GB/s, f32 FMA peak {:.1f} GFLOP/s", machine.threads,
-                                 isa_name(machine.isa), machine.best_read_bytes_per_s() / kGiga, machine.f32_flops_per_s / kGiga);
-  if (machine.bf16_dot_flops_per_s > 0) text += fmt::format(", bf16 dot {:.1f} GFLOP/s", machine.bf16_dot_flops_per_s / kGiga);
-  if (machine.int8_dot_ops_per_s > 0) text += fmt::format(", int8 dot {:.1f} GOP/s", machine.int8_dot_ops_per_s / kGiga);
+  std::string text =
+      fmt::format("machine: {} threads, {}, read bandwidth {:.1f} GB/s, f32 FMA peak {:.1f} GFLOP/s", machine.threads,
+                  isa_name(machine.isa), machine.best_read_bytes_per_s() / kGiga, machine.f32_flops_per_s / kGiga);
+  if (machine.bf16_dot_flops_per_s > 0)
+    text += fmt::format(", bf16 dot {:.1f} GFLOP/s", machine.bf16_dot_flops_per_s / kGiga);
+  if (machine.int8_dot_ops_per_s > 0)
+    text += fmt::format(", int8 dot {:.1f} GOP/s", machine.int8_dot_ops_per_s / kGiga);
   return text;
 }
 
@@ -81,8 +87,11 @@ OrderedJson bench_json(const BenchResult& result, const MachineLimits& machine) 
 }
 
 OrderedJson kernel_json(const KernelBenchResult& result) {
-  OrderedJson json = {{"kernel", result.kernel}, {"shape", result.shape}, {"dtype", result.dtype},
-                      {"isa", std::string(isa_name(result.isa))}, {"threads", result.threads}};
+  OrderedJson json = {{"kernel", result.kernel},
+                      {"shape", result.shape},
+                      {"dtype", result.dtype},
+                      {"isa", std::string(isa_name(result.isa))},
+                      {"threads", result.threads}};
   if (!result.skipped.empty()) {
     json["skipped"] = result.skipped;
     return json;
@@ -103,7 +112,8 @@ OrderedJson kernel_json(const KernelBenchResult& result) {
 }
 
 std::string kernel_table(const std::vector<KernelBenchResult>& results) {
-  std::vector<std::vector<std::string>> rows = {{"kernel", "shape", "dtype", "us", "spread", "GB/s", "GFLOP/s", "share", "of", "bar"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"kernel", "shape", "dtype", "us", "spread", "GB/s", "GFLOP/s", "share", "of", "bar"}};
   const auto percent = [](double ratio) { return fmt::format("{:.1f} %", kPercent * ratio); };
   for (const KernelBenchResult& r : results) {
     if (!r.skipped.empty()) {
@@ -111,7 +121,8 @@ std::string kernel_table(const std::vector<KernelBenchResult>& results) {
       continue;
     }
     const char* sign = r.limit == BenchLimit::kShareOfLayer ? "<=" : ">=";
-    const std::string bar = r.bar > 0 ? fmt::format("{} {:.0f} %{}", sign, kPercent * r.bar, r.meets_bar() ? "" : " missed") : "";
+    const std::string bar =
+        r.bar > 0 ? fmt::format("{} {:.0f} %{}", sign, kPercent * r.bar, r.meets_bar() ? "" : " missed") : "";
     rows.push_back({r.kernel, r.shape, r.dtype, fmt::format("{:.1f}", kMicro * r.seconds),
                     r.seconds > 0 ? percent((r.seconds_max - r.seconds_min) / r.seconds) : "",
                     r.seconds > 0 ? fmt::format("{:.1f}", r.bytes / r.seconds / kGiga) : "",

@@ -97,7 +97,8 @@ ChatLoop::Next ChatLoop::obey(const std::string& line) {
     status = save(value);
     done = fmt::format("(saved in {})", value);
   } else {
-    status = invalid_argument(name == "/save" ? "/save needs a file name" : fmt::format("{} is not known; /help lists what is", name));
+    status = invalid_argument(name == "/save" ? "/save needs a file name"
+                                              : fmt::format("{} is not known; /help lists what is", name));
   }
   if (status.ok()) {
     console_.note(done);
@@ -132,7 +133,9 @@ Status ChatLoop::read_messages() {
 ChatOptions chat_format(const std::string& thinking) {
   ChatOptions format;
   format.thinking = thinking != "off";
-  format.effort = thinking == "max" ? ReasoningEffort::kMax : thinking == "high" ? ReasoningEffort::kHigh : ReasoningEffort::kLow;
+  format.effort = thinking == "max"    ? ReasoningEffort::kMax
+                  : thinking == "high" ? ReasoningEffort::kHigh
+                                       : ReasoningEffort::kLow;
   return format;
 }
 

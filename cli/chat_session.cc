@@ -47,7 +47,8 @@ Result<std::vector<int32_t>> ChatSession::prompt_tokens() {
     said_tokens_.clear();
     said_text_.clear();
   }
-  WEFT_ASSIGN_OR_RETURN(const std::vector<int32_t> rest, tokenizer_->encode(std::string_view(text).substr(said_text_.size())));
+  WEFT_ASSIGN_OR_RETURN(const std::vector<int32_t> rest,
+                        tokenizer_->encode(std::string_view(text).substr(said_text_.size())));
   std::vector<int32_t> tokens = said_tokens_;
   tokens.insert(tokens.end(), rest.begin(), rest.end());
   said_text_ = text;
@@ -59,7 +60,8 @@ Result<GenerateResult> ChatSession::say(std::string text, const std::function<vo
   messages_.emplace_back();
   messages_.back().content = std::move(text);
   Result<std::vector<int32_t>> prompt = prompt_tokens();
-  Result<GenerateResult> result = prompt.ok() ? answer(*prompt, show, interrupted) : Result<GenerateResult>(prompt.status());
+  Result<GenerateResult> result =
+      prompt.ok() ? answer(*prompt, show, interrupted) : Result<GenerateResult>(prompt.status());
   if (!result.ok()) {
     messages_.pop_back();
     said_text_.clear();  // the next turn begins the sequence anew
@@ -67,7 +69,8 @@ Result<GenerateResult> ChatSession::say(std::string text, const std::function<vo
   return result;
 }
 
-Result<GenerateResult> ChatSession::answer(const std::vector<int32_t>& prompt, const std::function<void(std::string_view)>& show,
+Result<GenerateResult> ChatSession::answer(const std::vector<int32_t>& prompt,
+                                           const std::function<void(std::string_view)>& show,
                                            const std::function<bool()>& interrupted) {
   WEFT_ASSIGN_OR_RETURN(StopStrings stops, StopStrings::create(settings_.stops));
   TextStream stream(*tokenizer_, std::move(stops), SpecialTokens::kKeep, show);

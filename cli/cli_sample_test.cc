@@ -43,7 +43,8 @@ TEST(CliSample, GreedyTextIsTheOracles) {
 
 TEST(CliSample, PerplexityIsTheOracles) {
   const Json want = expected()["eval"];
-  const Json got = run(fmt::format("eval '{}' '{}/eval.txt' --dtype f32 --window {}", kSample, kSample, want["window"].get<int>()));
+  const Json got =
+      run(fmt::format("eval '{}' '{}/eval.txt' --dtype f32 --window {}", kSample, kSample, want["window"].get<int>()));
   EXPECT_EQ(got["tokens"], want["tokens"]);
   EXPECT_EQ(got["predicted"], want["predicted"]);
   // Both sum about 8,000 values of float32 logits that agree within 1e-5.
@@ -80,7 +81,8 @@ TEST(CliSample, ChatKeepsWhatWasSaid) {
   const GenerateResult second = session.say("And what did she wear?", show, never).value();
   EXPECT_GE(second.cached_tokens, first.prompt_tokens + static_cast<int64_t>(first.tokens.size()) - 1);
 
-  const std::string whole = render_chat(std::span(session.messages()).first(session.messages().size() - 1), settings.format).value();
+  const std::string whole =
+      render_chat(std::span(session.messages()).first(session.messages().size() - 1), settings.format).value();
   const std::string first_answer = session.messages()[2].content;
   ASSERT_TRUE(whole.starts_with(first_prompt + first_answer)) << whole;
   GenerateRequest request;

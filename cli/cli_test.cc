@@ -37,13 +37,14 @@ class CliTest : public ::testing::Test {
 
   // `args` as for a shell; @S is the sample, @N a model without draft layer, @T a folder for files.
   Output weft(std::string args, const std::string& input = "") const {
-    const std::pair<std::string, std::string> names[] = {{"@S", kSample}, {"@N", kWithoutDrafts}, {"@T", folder_.string()}};
+    const std::pair<std::string, std::string> names[] = {
+        {"@S", kSample}, {"@N", kWithoutDrafts}, {"@T", folder_.string()}};
     for (const auto& [name, value] : names) {
       for (size_t at; (at = args.find(name)) != std::string::npos;) args.replace(at, name.size(), "'" + value + "'");
     }
     std::ofstream(folder_ / "in", std::ios::binary) << input;
-    const std::string command = fmt::format("'{}' {} <{}/in >{}/out 2>{}/err", WEFT_PROGRAM, args, folder_.string(), folder_.string(),
-                                            folder_.string());
+    const std::string command = fmt::format("'{}' {} <{}/in >{}/out 2>{}/err", WEFT_PROGRAM, args, folder_.string(),
+                                            folder_.string(), folder_.string());
     const int status = std::system(command.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(folder_ / "out"), read_file(folder_ / "err")};
   }
@@ -175,7 +176,8 @@ TEST_F(CliTest, LogprobsAreListed) {
 }
 
 TEST_F(CliTest, ChatReadsLines) {
-  const std::string input = "How do you do?\n\n/nonsense\n/save @T/chat.json\nAnd now?\n/reset\n/system Be brief.\n//x\n/exit\nNever read\n";
+  const std::string input =
+      "How do you do?\n\n/nonsense\n/save @T/chat.json\nAnd now?\n/reset\n/system Be brief.\n//x\n/exit\nNever read\n";
   std::string with_folder = input;
   with_folder.replace(with_folder.find("@T"), 2, folder_.string());
   const Json json = this->json("run @S --chat --dtype f32 --temperature 0 --max-tokens 5 --mtp 1", with_folder);

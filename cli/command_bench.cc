@@ -40,7 +40,8 @@ class BenchCommand : public Command {
   Status bench_kernels(Console& console);
   Status bench_model(Console& console);
   std::vector<BenchTest> tests() const;
-  Status print(const std::vector<BenchResult>& results, const LoadedEngine& loaded, const MachineLimits& machine, Console& console);
+  Status print(const std::vector<BenchResult>& results, const LoadedEngine& loaded, const MachineLimits& machine,
+               Console& console);
 
   ModelArgs model_;
   std::vector<int64_t> prompts_ = {512}, gens_ = {64}, batches_ = {1}, depths_ = {0};
@@ -54,7 +55,8 @@ class BenchCommand : public Command {
 
 void BenchCommand::declare(CLI::App& app) {
   add_model_options(app, model_);
-  app.get_option("MODEL_DIR")->description("model folder; the word `kernels`: the kernels at the shapes of V4-Flash and V4-Pro");
+  app.get_option("MODEL_DIR")
+      ->description("model folder; the word `kernels`: the kernels at the shapes of V4-Flash and V4-Pro");
   const auto list = [&](const char* name, std::vector<int64_t>& values, int64_t least, const char* what) {
     app.add_option(name, values, what)->delimiter(',')->check(at_least(least))->capture_default_str();
   };
@@ -63,15 +65,23 @@ void BenchCommand::declare(CLI::App& app) {
   list("--batch", batches_, 1, "sequences at a time");
   list("--depth", depths_, 0, "tokens that are in the context before");
   app.add_option("-r,--repetitions", repetitions_, "of each test")->check(at_least(1))->capture_default_str();
-  app.add_option("--step-tokens", step_tokens_, "longest step; longer prompts are cut")->check(at_least(1))->capture_default_str();
-  app.add_option("--mtp", drafts_, "drafts per step; then the generated tokens are greedy ones")->check(at_least(0))->capture_default_str();
+  app.add_option("--step-tokens", step_tokens_, "longest step; longer prompts are cut")
+      ->check(at_least(1))
+      ->capture_default_str();
+  app.add_option("--mtp", drafts_, "drafts per step; then the generated tokens are greedy ones")
+      ->check(at_least(0))
+      ->capture_default_str();
   app.add_option("--seed", seed_, "of the random tokens")->capture_default_str();
   app.add_flag("--no-limits", no_limits_, "do not measure the machine");
   app.add_option("--filter", filter_, "with `kernels`: only rows whose kernel and shape contain this");
-  app.add_option("--seconds", kernel_seconds_, "with `kernels`: least time of each row")->check(in_range(0, 3600))->capture_default_str();
+  app.add_option("--seconds", kernel_seconds_, "with `kernels`: least time of each row")
+      ->check(in_range(0, 3600))
+      ->capture_default_str();
 }
 
-Status BenchCommand::run(Console& console) { return model_.model_dir == "kernels" ? bench_kernels(console) : bench_model(console); }
+Status BenchCommand::run(Console& console) {
+  return model_.model_dir == "kernels" ? bench_kernels(console) : bench_model(console);
+}
 
 Status BenchCommand::bench_kernels(Console& console) {
   KernelBenchOptions options = bench_options(model_);
@@ -116,7 +126,8 @@ Status BenchCommand::bench_model(Console& console) {
   needs.context = 0;
   for (const BenchTest& test : all) {
     needs.max_sequences = std::max(needs.max_sequences, test.batch);
-    needs.context = std::max(*needs.context, test.depth + test.tokens + 2);  // with drafts: a first token, and the last one
+    needs.context =
+        std::max(*needs.context, test.depth + test.tokens + 2);  // with drafts: a first token, and the last one
   }
   needs.max_step_tokens = std::max(needs.max_step_tokens, needs.max_sequences * (drafts_ + 1));
   MachineLimits machine;
@@ -137,8 +148,8 @@ Status BenchCommand::bench_model(Console& console) {
   return print(results, loaded, machine, console);
 }
 
-Status BenchCommand::print(const std::vector<BenchResult>& results, const LoadedEngine& loaded, const MachineLimits& machine,
-                           Console& console) {
+Status BenchCommand::print(const std::vector<BenchResult>& results, const LoadedEngine& loaded,
+                           const MachineLimits& machine, Console& console) {
   constexpr double kMillion = 1e6, kPercent = 100;
   WEFT_ASSIGN_OR_RETURN(const int64_t parameters, count_parameters(*loaded.engine));
   const EngineOptions& options = loaded.engine->options();
@@ -156,7 +167,8 @@ Status BenchCommand::print(const std::vector<BenchResult>& results, const Loaded
   std::filesystem::path dir(model_.model_dir);
   if (!dir.has_filename()) dir = dir.parent_path();
   const std::string name = dir.filename().string();
-  std::vector<std::vector<std::string>> rows = {{"model", "size", "params", "dtype", "isa", "threads", "test", "t/s", "+-", "of limit"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"model", "size", "params", "dtype", "isa", "threads", "test", "t/s", "+-", "of limit"}};
   if (drafts_ > 0) rows[0].push_back("accepted");
   for (const BenchResult& result : results) {
     std::string limit;
@@ -167,9 +179,11 @@ Status BenchCommand::print(const std::vector<BenchResult>& results, const Loaded
     rows.push_back({name, bytes_text(static_cast<double>(loaded.checkpoint->file_bytes())),
                     fmt::format("{:.2f} M", static_cast<double>(parameters) / kMillion),
                     options.mode.dtype == DType::kF32 ? "f32" : "bf16", std::string(isa_name(options.isa)),
-                    fmt::format("{}", options.num_threads), result.test.name(), fmt::format("{:.2f}", result.tokens_per_s()),
-                    fmt::format("{:.2f}", result.tokens_per_s_spread()), limit});
-    if (drafts_ > 0) rows.back().push_back(result.drafted > 0 ? fmt::format("{} of {}", result.accepted, result.drafted) : "");
+                    fmt::format("{}", options.num_threads), result.test.name(),
+                    fmt::format("{:.2f}", result.tokens_per_s()), fmt::format("{:.2f}", result.tokens_per_s_spread()),
+                    limit});
+    if (drafts_ > 0)
+      rows.back().push_back(result.drafted > 0 ? fmt::format("{} of {}", result.accepted, result.drafted) : "");
   }
   console.print(markdown_table(rows));
   if (!no_limits_) console.note(machine_text(machine));
@@ -179,6 +193,8 @@ Status BenchCommand::print(const std::vector<BenchResult>& results, const Loaded
 
 }  // namespace
 
-CommandEntry bench_command() { return make_command<BenchCommand>("bench", "speed of a model, or of the kernels", kExamples); }
+CommandEntry bench_command() {
+  return make_command<BenchCommand>("bench", "speed of a model, or of the kernels", kExamples);
+}
 
 }  // namespace weft

@@ -22,8 +22,11 @@ class EvalCommand : public Command {
   void declare(CLI::App& app) override {
     add_model_options(app, model_);
     app.add_option("FILE", file_, "UTF-8 text")->required();
-    app.add_option("--window", options_.window, "tokens that are seen at once")->check(at_least(2))->capture_default_str();
-    app.add_option("--stride", stride_, "tokens from the begin of one window to the next; default: the window")->check(at_least(1));
+    app.add_option("--window", options_.window, "tokens that are seen at once")
+        ->check(at_least(2))
+        ->capture_default_str();
+    app.add_option("--stride", stride_, "tokens from the begin of one window to the next; default: the window")
+        ->check(at_least(1));
     app.add_option("--max-tokens", max_tokens_, "only the beginning of the text")->check(at_least(2));
   }
   Status run(Console& console) override;
@@ -54,7 +57,8 @@ Status EvalCommand::run(Console& console) {
   WEFT_ASSIGN_OR_RETURN(const Tokenizer tokenizer, load_tokenizer(model_, console));
   WEFT_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, read_tokens(tokenizer));
   if (model_.context != 0 && model_.context < options_.window) {
-    return invalid_argument(fmt::format("--ctx {} is less than the window of {} tokens", model_.context, options_.window));
+    return invalid_argument(
+        fmt::format("--ctx {} is less than the window of {} tokens", model_.context, options_.window));
   }
   EngineNeeds needs;
   needs.context = options_.window;
@@ -85,9 +89,11 @@ Status EvalCommand::run(Console& console) {
     console.print_json(json);
     return {};
   }
-  console.print(fmt::format("perplexity {:.4f}\nnll        {:.6f} +- {:.6f} nats per token\ntokens     {} of {} scored\n",
-                            result.perplexity(), result.nll, result.nll_standard_error, result.predicted, tokens.size()));
-  console.note(fmt::format("time      {:.2f} s, {:.1f} tokens/s", seconds, static_cast<double>(tokens.size()) / seconds));
+  console.print(
+      fmt::format("perplexity {:.4f}\nnll        {:.6f} +- {:.6f} nats per token\ntokens     {} of {} scored\n",
+                  result.perplexity(), result.nll, result.nll_standard_error, result.predicted, tokens.size()));
+  console.note(
+      fmt::format("time      {:.2f} s, {:.1f} tokens/s", seconds, static_cast<double>(tokens.size()) / seconds));
   console.note(memory_line(*loaded.engine));
   return {};
 }

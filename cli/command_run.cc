@@ -40,8 +40,8 @@ class RunCommand : public Command {
   Status run(Console& console) override;
 
  private:
-  Status complete(const std::string& text, LoadedEngine& loaded, const Tokenizer& tokenizer, const SamplingParams& sampling,
-                  Console& console);
+  Status complete(const std::string& text, LoadedEngine& loaded, const Tokenizer& tokenizer,
+                  const SamplingParams& sampling, Console& console);
   Result<std::vector<int32_t>> encode(const std::string& text, const Tokenizer& tokenizer) const;
 
   RunArgs args_;
@@ -49,29 +49,39 @@ class RunCommand : public Command {
 
 void RunCommand::declare(CLI::App& app) {
   add_model_options(app, args_.model);
-  CLI::Option* prompt = app.add_option("-p,--prompt", args_.prompt, "the text to continue (with --chat: the message to answer)");
+  CLI::Option* prompt =
+      app.add_option("-p,--prompt", args_.prompt, "the text to continue (with --chat: the message to answer)");
   app.add_option("-f,--file", args_.file, "the same, from a file; '-': stdin")->excludes(prompt);
-  app.add_option("--max-tokens", args_.max_tokens, fmt::format("of the answer; default: {}, with --chat no limit", kDefaultMaxTokens))
+  app.add_option("--max-tokens", args_.max_tokens,
+                 fmt::format("of the answer; default: {}, with --chat no limit", kDefaultMaxTokens))
       ->check(at_least(1));
-  app.add_option("--mtp", args_.drafts, "tokens that the model's draft layer proposes per step; the text stays the same")
-      ->check(at_least(0))->capture_default_str();
+  app.add_option("--mtp", args_.drafts,
+                 "tokens that the model's draft layer proposes per step; the text stays the same")
+      ->check(at_least(0))
+      ->capture_default_str();
   app.add_option("--stop", args_.stops, "end the answer before this string; may be repeated")->allow_extra_args(false);
   app.add_flag("--ignore-eos", args_.ignore_eos, "do not end at the model's end tokens");
   app.add_flag("--special", args_.keep_special, "show special tokens of the answer");
   app.add_flag("--bos,!--no-bos", args_.bos, "begin a raw prompt with BOS; default: as tokenizer_config.json says");
-  app.add_option("--logprobs", args_.logprobs, "with --json: log-probabilities of each token and the N best at its place")
+  app.add_option("--logprobs", args_.logprobs,
+                 "with --json: log-probabilities of each token and the N best at its place")
       ->check(at_least(0));
   add_sampling_options(app, args_.sampling);
   const char* group = "Chat";
-  app.add_flag("--chat", args_.chat, "a conversation in the model's chat format; /help lists what can be said")->group(group);
+  app.add_flag("--chat", args_.chat, "a conversation in the model's chat format; /help lists what can be said")
+      ->group(group);
   app.add_option("--system", args_.system, "system message")->group(group);
   app.add_option("--thinking", args_.thinking, "let the model think before it answers, and how hard")
-      ->check(CLI::IsMember({"off", "low", "high", "max"}))->capture_default_str()->group(group);
+      ->check(CLI::IsMember({"off", "low", "high", "max"}))
+      ->capture_default_str()
+      ->group(group);
 }
 
 Status RunCommand::run(Console& console) {
-  if (!args_.prompt && !args_.file && !args_.chat) return invalid_argument("nothing to do: give -p TEXT, -f FILE or --chat");
-  if (args_.logprobs >= 0 && (!console.json || args_.chat)) return invalid_argument("--logprobs needs --json, and has no place in a chat");
+  if (!args_.prompt && !args_.file && !args_.chat)
+    return invalid_argument("nothing to do: give -p TEXT, -f FILE or --chat");
+  if (args_.logprobs >= 0 && (!console.json || args_.chat))
+    return invalid_argument("--logprobs needs --json, and has no place in a chat");
   WEFT_ASSIGN_OR_RETURN(SamplingParams sampling, args_.sampling.params(args_.model.model_dir));
   sampling.top_logprobs = args_.logprobs;
   WEFT_RETURN_IF_ERROR(StopStrings::create(args_.stops).status());

@@ -38,8 +38,11 @@ void add_model_dir(CLI::App& app, ModelArgs& args) {
 }
 
 void add_numeric_options(CLI::App& app, ModelArgs& args) {
-  app.add_option("--dtype", args.dtype, "activations and caches")->check(CLI::IsMember({"f32", "bf16"}))->capture_default_str();
-  app.add_option("--act-quant", args.act_quant, "quantise activations; default: on with bf16 if the checkpoint's format has it")
+  app.add_option("--dtype", args.dtype, "activations and caches")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  app.add_option("--act-quant", args.act_quant,
+                 "quantise activations; default: on with bf16 if the checkpoint's format has it")
       ->check(CLI::IsMember({"on", "off"}));
 }
 

@@ -19,10 +19,10 @@ namespace weft {
 struct ModelArgs {
   std::string model_dir;
   std::string dtype = "bf16";
-  std::string act_quant;             // "on", "off"; empty: as the checkpoint's profile says
-  std::string isa;                   // empty: default_isa()
-  int threads = 0;                   // 0: one per physical core
-  int64_t context = 0;               // 0: the engine's default
+  std::string act_quant;  // "on", "off"; empty: as the checkpoint's profile says
+  std::string isa;        // empty: default_isa()
+  int threads = 0;        // 0: one per physical core
+  int64_t context = 0;    // 0: the engine's default
   bool allow_unknown_config = false;
 
   NumericMode mode(const Model& model) const;
@@ -31,9 +31,9 @@ struct ModelArgs {
 
 // MODEL_DIR and the options. For commands that need only some of them there are the parts.
 void add_model_options(CLI::App& app, ModelArgs& args);
-void add_model_dir(CLI::App& app, ModelArgs& args);         // MODEL_DIR, --allow-unknown-config
-void add_numeric_options(CLI::App& app, ModelArgs& args);   // --dtype, --act-quant
-void add_machine_options(CLI::App& app, ModelArgs& args);   // --threads, --isa
+void add_model_dir(CLI::App& app, ModelArgs& args);        // MODEL_DIR, --allow-unknown-config
+void add_numeric_options(CLI::App& app, ModelArgs& args);  // --dtype, --act-quant
+void add_machine_options(CLI::App& app, ModelArgs& args);  // --threads, --isa
 
 struct LoadedModel {
   std::shared_ptr<const Checkpoint> checkpoint;
@@ -46,7 +46,7 @@ struct EngineNeeds {
   int64_t max_sequences = 1;
   int64_t max_step_tokens = 512;
   int64_t max_drafts = 0;
-  std::optional<int64_t> context;    // instead of the default, when --ctx is not given
+  std::optional<int64_t> context;  // instead of the default, when --ctx is not given
 };
 
 struct LoadedEngine {

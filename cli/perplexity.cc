@@ -41,11 +41,14 @@ Status score_window(Engine& engine, int32_t slot, std::span<const int32_t> windo
     const int64_t rows = std::min(engine.options().max_step_tokens, size - begin);
     // Row r gives the distribution of window[begin + r + 1].
     const bool wanted = begin + rows >= first_scored && begin + 1 < size;
-    const Engine::Request request{slot, window.subspan(begin, rows), wanted ? Engine::Logits::kAll : Engine::Logits::kNone};
+    const Engine::Request request{slot, window.subspan(begin, rows),
+                                  wanted ? Engine::Logits::kAll : Engine::Logits::kNone};
     WEFT_RETURN_IF_ERROR(engine.step({&request, 1}));
-    for (int64_t row = std::max<int64_t>(0, first_scored - begin - 1); wanted && row < rows && begin + row + 1 < size; ++row) {
+    for (int64_t row = std::max<int64_t>(0, first_scored - begin - 1); wanted && row < rows && begin + row + 1 < size;
+         ++row) {
       const double nll = negative_log_probability(engine.logits(row), window[begin + row + 1]);
-      if (!std::isfinite(nll)) return machine_failed(fmt::format("the logits at token {} of a window are not finite", begin + row));
+      if (!std::isfinite(nll))
+        return machine_failed(fmt::format("the logits at token {} of a window are not finite", begin + row));
       sums.add(nll);
     }
     begin += rows;
@@ -61,9 +64,11 @@ Result<Perplexity> measure_perplexity(Engine& engine, std::span<const int32_t> t
                                       const std::function<bool(int64_t, const Perplexity&)>& on_window) {
   const auto size = static_cast<int64_t>(tokens.size());
   if (size < 2) return invalid_argument(fmt::format("the text has {} tokens; at least 2 are needed", size));
-  if (options.window < 2) return invalid_argument(fmt::format("a window of {} tokens; at least 2 are needed", options.window));
+  if (options.window < 2)
+    return invalid_argument(fmt::format("a window of {} tokens; at least 2 are needed", options.window));
   if (options.stride < 1 || options.stride > options.window) {
-    return invalid_argument(fmt::format("a stride of {} tokens; 1 to {} (the window) are possible", options.stride, options.window));
+    return invalid_argument(
+        fmt::format("a stride of {} tokens; 1 to {} (the window) are possible", options.stride, options.window));
   }
   WEFT_ASSIGN_OR_RETURN(const int32_t slot, engine.open_sequence());
   Sums sums;

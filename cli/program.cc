@@ -58,7 +58,8 @@ Status run_command_line(int argc, const char* const* argv, Console& console) {
   }
   if (argc > 1 && argv[1][0] != '-') {
     const std::string name = argv[1];
-    const bool known = std::any_of(commands.begin(), commands.end(), [&](const CommandEntry& c) { return c.name == name; });
+    const bool known =
+        std::any_of(commands.begin(), commands.end(), [&](const CommandEntry& c) { return c.name == name; });
     if (!known) return unknown_command(name, commands);
   }
   try {

@@ -7,7 +7,9 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-double share(int64_t part, int64_t whole) { return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0; }
+double share(int64_t part, int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
 
 OrderedJson token_json(const Tokenizer& tokenizer, int32_t id, float logprob) {
   return {{"id", id}, {"text", tokenizer.decode({&id, 1})}, {"logprob", logprob}};
@@ -17,11 +19,11 @@ OrderedJson token_json(const Tokenizer& tokenizer, int32_t id, float logprob) {
 
 void note_result(const GenerateResult& result, Console& console) {
   const int64_t prefilled = result.prompt_tokens - result.cached_tokens;
-  console.note(fmt::format("prefill   {} tokens in {:.2f} s, {:.1f} tokens/s{}", prefilled, result.prefill_s,
-                           result.prefill_tokens_per_s(),
-                           result.cached_tokens > 0 ? fmt::format(" ({} were in the cache)", result.cached_tokens) : ""));
-  console.note(fmt::format("decode    {} tokens in {:.2f} s, {:.1f} tokens/s; ended by {}", result.tokens.size(), result.decode_s,
-                           result.decode_tokens_per_s(), finish_reason_name(result.reason)));
+  console.note(fmt::format(
+      "prefill   {} tokens in {:.2f} s, {:.1f} tokens/s{}", prefilled, result.prefill_s, result.prefill_tokens_per_s(),
+      result.cached_tokens > 0 ? fmt::format(" ({} were in the cache)", result.cached_tokens) : ""));
+  console.note(fmt::format("decode    {} tokens in {:.2f} s, {:.1f} tokens/s; ended by {}", result.tokens.size(),
+                           result.decode_s, result.decode_tokens_per_s(), finish_reason_name(result.reason)));
   if (result.drafted > 0) {
     console.note(fmt::format("drafts    {} of {} accepted, {:.1f} %", result.accepted, result.drafted,
                              100 * share(result.accepted, result.drafted)));
@@ -38,7 +40,8 @@ OrderedJson result_json(const GenerateResult& result) {
                      {"prefill_tokens_per_s", result.prefill_tokens_per_s()},
                      {"decode_s", result.decode_s},
                      {"decode_tokens_per_s", result.decode_tokens_per_s()}};
-  json["drafts"] = {{"drafted", result.drafted}, {"accepted", result.accepted}, {"rate", share(result.accepted, result.drafted)}};
+  json["drafts"] = {
+      {"drafted", result.drafted}, {"accepted", result.accepted}, {"rate", share(result.accepted, result.drafted)}};
   return json;
 }
 

@@ -13,7 +13,8 @@ template <class T>
 Status take_default(const Json& config, const std::string& file, const char* key, T& value) {
   const auto at = config.find(key);
   if (at == config.end() || at->is_null()) return {};
-  if (!at->is_number()) return invalid_argument(fmt::format("{}: {}: expected a number, found {}", file, key, json_kind(*at)));
+  if (!at->is_number())
+    return invalid_argument(fmt::format("{}: {}: expected a number, found {}", file, key, json_kind(*at)));
   value = at->get<T>();
   return {};
 }
@@ -21,14 +22,16 @@ Status take_default(const Json& config, const std::string& file, const char* key
 Status read_generation_config(const std::filesystem::path& file, SamplingParams& params) {
   const std::string name = file.string();
   WEFT_ASSIGN_OR_RETURN(const Json config, read_json_file(file));
-  if (!config.is_object()) return invalid_argument(fmt::format("{}: expected an object, found {}", name, json_kind(config)));
+  if (!config.is_object())
+    return invalid_argument(fmt::format("{}: expected an object, found {}", name, json_kind(config)));
   WEFT_RETURN_IF_ERROR(take_default(config, name, "temperature", params.temperature));
   WEFT_RETURN_IF_ERROR(take_default(config, name, "top_k", params.top_k));
   WEFT_RETURN_IF_ERROR(take_default(config, name, "top_p", params.top_p));
   WEFT_RETURN_IF_ERROR(take_default(config, name, "min_p", params.min_p));
   WEFT_RETURN_IF_ERROR(take_default(config, name, "repetition_penalty", params.repetition_penalty));
   if (const auto sample = config.find("do_sample"); sample != config.end() && *sample == false) params.temperature = 0;
-  if (const Status valid = validate(params); !valid.ok()) return invalid_argument(fmt::format("{}: {}", name, valid.message()));
+  if (const Status valid = validate(params); !valid.ok())
+    return invalid_argument(fmt::format("{}: {}", name, valid.message()));
   return {};
 }
 
@@ -58,10 +61,16 @@ void add_sampling_options(CLI::App& app, SamplingArgs& args) {
   app.add_option("--top-p", args.top_p, "keep the fewest tokens with this much probability together")->group(group);
   app.add_option("--top-k", args.top_k, "keep this many tokens; 0: all")->group(group);
   app.add_option("--min-p", args.min_p, "keep tokens with this share of the best one's probability")->group(group);
-  app.add_option("--repetition-penalty", args.repetition_penalty, "divides logits of tokens that occurred; 1: off")->group(group);
-  app.add_option("--presence-penalty", args.presence_penalty, "subtracted from logits of tokens in the answer")->group(group);
-  app.add_option("--frequency-penalty", args.frequency_penalty, "the same, times how often they occurred")->group(group);
-  app.add_option("--seed", args.seed, "the same seed gives the same text")->check(at_least(0))->capture_default_str()->group(group);
+  app.add_option("--repetition-penalty", args.repetition_penalty, "divides logits of tokens that occurred; 1: off")
+      ->group(group);
+  app.add_option("--presence-penalty", args.presence_penalty, "subtracted from logits of tokens in the answer")
+      ->group(group);
+  app.add_option("--frequency-penalty", args.frequency_penalty, "the same, times how often they occurred")
+      ->group(group);
+  app.add_option("--seed", args.seed, "the same seed gives the same text")
+      ->check(at_least(0))
+      ->capture_default_str()
+      ->group(group);
 }
 
 }  // namespace weft

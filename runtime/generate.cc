@@ -11,7 +11,9 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-double rate(int64_t count, double seconds) { return count > 0 && seconds > 0 ? static_cast<double>(count) / seconds : 0; }
+double rate(int64_t count, double seconds) {
+  return count > 0 && seconds > 0 ? static_cast<double>(count) / seconds : 0;
+}
 
 }  // namespace
 
@@ -32,11 +34,11 @@ double GenerateResult::decode_tokens_per_s() const { return rate(static_cast<int
 struct Generator::Active {
   RequestId id = 0;
   GenerateRequest request;
-  int64_t max_answer = 0;                // tokens, by max_tokens and the context
-  bool limited_by_context = false;       // max_answer is
+  int64_t max_answer = 0;           // tokens, by max_tokens and the context
+  bool limited_by_context = false;  // max_answer is
   int32_t slot = 0;
   TokenCounts counts;
-  std::vector<int32_t> drafts;           // of the tokens after the newest one
+  std::vector<int32_t> drafts;  // of the tokens after the newest one
   std::optional<FinishReason> finished;
   GenerateResult result;
   Clock::time_point submitted, admitted, first_token;
@@ -50,12 +52,12 @@ struct Generator::Active {
 
 struct Generator::Turn {
   Active* active = nullptr;
-  std::vector<int32_t> tokens;    // computed in this step
-  std::vector<int32_t> next;      // the token after each row that is kept; for a prompt chunk the prompt's
-  int64_t first_row = 0;          // in the step
+  std::vector<int32_t> tokens;  // computed in this step
+  std::vector<int32_t> next;    // the token after each row that is kept; for a prompt chunk the prompt's
+  int64_t first_row = 0;        // in the step
   int64_t first_position = 0;
-  int64_t num_drafts = 0;         // the last ones of `tokens`
-  bool samples = false;           // the last row, and with drafts the rows before each draft, give tokens
+  int64_t num_drafts = 0;  // the last ones of `tokens`
+  bool samples = false;    // the last row, and with drafts the rows before each draft, give tokens
 };
 
 Generator::Generator(Engine& engine) : engine_(engine) {}
@@ -67,12 +69,15 @@ Result<Generator::RequestId> Generator::submit(GenerateRequest request) {
   const int64_t context = engine_.options().max_context;
   if (size == 0) return invalid_argument("the prompt has no tokens; at least one is needed");
   if (size >= context) {
-    return invalid_argument(fmt::format("the prompt has {} tokens; a context of {} takes at most {}, so that there is room for an "
-                                        "answer; raise --ctx", size, context, context - 1));
+    return invalid_argument(
+        fmt::format("the prompt has {} tokens; a context of {} takes at most {}, so that there is room for an "
+                    "answer; raise --ctx",
+                    size, context, context - 1));
   }
   const int64_t vocab = engine_.model().vocab_size();
   for (const int32_t id : request.prompt) {
-    if (id < 0 || id >= vocab) return invalid_argument(fmt::format("token id {} is outside the vocabulary of {}", id, vocab));
+    if (id < 0 || id >= vocab)
+      return invalid_argument(fmt::format("token id {} is outside the vocabulary of {}", id, vocab));
   }
   if (request.max_tokens && *request.max_tokens < 1) {
     return invalid_argument(fmt::format("max_tokens: {} is not >= 1", *request.max_tokens));
@@ -98,9 +103,11 @@ Result<Generator::RequestId> Generator::submit(GenerateRequest request) {
                active->result.cached_tokens, size);
   }
   const CacheCapacity& capacity = engine_.caches().capacity();
-  if (const int64_t pages = (size + active->max_answer + capacity.page_tokens - 1) / capacity.page_tokens; pages > capacity.num_pages) {
-    return invalid_argument(fmt::format("prompt and answer may take {} cache pages of {} tokens; there are {}; lower max_tokens",
-                                        pages, capacity.page_tokens, capacity.num_pages));
+  if (const int64_t pages = (size + active->max_answer + capacity.page_tokens - 1) / capacity.page_tokens;
+      pages > capacity.num_pages) {
+    return invalid_argument(
+        fmt::format("prompt and answer may take {} cache pages of {} tokens; there are {}; lower max_tokens", pages,
+                    capacity.page_tokens, capacity.num_pages));
   }
   active->request = std::move(request);
   if (active->request.sampling.has_penalties()) active->counts.add_prompt(active->request.prompt);
@@ -175,7 +182,8 @@ Status Generator::admit() {
     if (needed > pages) {
       if (!next.keeps_slot()) engine_.close_sequence(next.slot);
       if (!active_.empty()) return {};
-      return invalid_argument(fmt::format("a request may need {} more cache pages, {} are free; close other sequences", needed, pages));
+      return invalid_argument(
+          fmt::format("a request may need {} more cache pages, {} are free; close other sequences", needed, pages));
     }
     pages -= needed;
     next.admitted = Clock::now();
@@ -229,7 +237,9 @@ Status Generator::run_trunk(std::vector<Turn>& turns) {
     turn.first_position = engine_.length(active.slot);
     row += static_cast<int64_t>(turn.tokens.size());
     requests.push_back({active.slot, turn.tokens,
-                        !turn.samples ? Engine::Logits::kNone : turn.num_drafts > 0 ? Engine::Logits::kAll : Engine::Logits::kLast});
+                        !turn.samples         ? Engine::Logits::kNone
+                        : turn.num_drafts > 0 ? Engine::Logits::kAll
+                                              : Engine::Logits::kLast});
   }
   return engine_.step(requests);
 }
@@ -276,8 +286,8 @@ void Generator::accept_token(Active& active, SampledToken token) {
 Status Generator::run_drafts(const std::vector<Turn>& turns) {
   struct Chain {
     Active* active;
-    int64_t row;         // of the last draft step
-    int64_t position;    // of that row
+    int64_t row;       // of the last draft step
+    int64_t position;  // of that row
   };
   std::vector<Engine::DraftRequest> requests;
   std::vector<Chain> chains;
@@ -299,17 +309,20 @@ Status Generator::run_drafts(const std::vector<Turn>& turns) {
     for (size_t i = 0; i < chains.size(); ++i) {
       Active& active = *chains[i].active;
       WEFT_ASSIGN_OR_RETURN(const SampledToken token,
-                            sampler_.sample(engine_.draft_logits(static_cast<int64_t>(i)), active.request.sampling, active.counts,
-                                            chains[i].position + 2));
+                            sampler_.sample(engine_.draft_logits(static_cast<int64_t>(i)), active.request.sampling,
+                                            active.counts, chains[i].position + 2));
       active.drafts.push_back(token.id);
       if (active.request.sampling.has_penalties()) active.counts.add_answer(token.id);
     }
-    std::erase_if(chains, [](const Chain& c) { return static_cast<int64_t>(c.active->drafts.size()) >= c.active->drafts_wanted(); });
+    std::erase_if(chains, [](const Chain& c) {
+      return static_cast<int64_t>(c.active->drafts.size()) >= c.active->drafts_wanted();
+    });
     from = Engine::DraftFrom::kDraft;
     requests.clear();
     for (size_t i = 0; i < chains.size(); ++i) {
       Chain& chain = chains[i];
-      requests.push_back({chain.active->slot, chain.row, ++chain.position, {&chain.active->drafts.back(), 1}, Engine::Logits::kLast});
+      requests.push_back(
+          {chain.active->slot, chain.row, ++chain.position, {&chain.active->drafts.back(), 1}, Engine::Logits::kLast});
       chain.row = static_cast<int64_t>(i);
     }
   }

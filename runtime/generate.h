@@ -29,8 +29,8 @@
 namespace weft {
 
 enum class FinishReason {
-  kStopToken,    // one of stop_ids was sampled
-  kStopped,      // the callback said so (a stop string)
+  kStopToken,  // one of stop_ids was sampled
+  kStopped,    // the callback said so (a stop string)
   kMaxTokens,
   kContextFull,  // prompt and answer fill the engine's max_context
   kCancelled,
@@ -41,11 +41,11 @@ std::string_view finish_reason_name(FinishReason reason);  // "stop", "stop", "l
 enum class TokenVerdict { kContinue, kStop };
 
 struct GenerateRequest {
-  std::vector<int32_t> prompt;              // all tokens so far: at least one, fewer than max_context
+  std::vector<int32_t> prompt;  // all tokens so far: at least one, fewer than max_context
   SamplingParams sampling;
-  std::optional<int64_t> max_tokens;        // of the answer; none: until the context is full
-  std::vector<int32_t> stop_ids;            // end the answer and are not part of it
-  int64_t drafts = 0;                       // per step; at most the engine's max_drafts
+  std::optional<int64_t> max_tokens;  // of the answer; none: until the context is full
+  std::vector<int32_t> stop_ids;      // end the answer and are not part of it
+  int64_t drafts = 0;                 // per step; at most the engine's max_drafts
   // Goes on in this open sequence: its tokens are the beginning of `prompt` (at least one token must be new), and it stays open
   // at the end, then holding a beginning of prompt and answer: Engine::length tells how much. Either all requests of a sequence
   // have drafts or none has (the draft layer's cache would have gaps: fewer drafts would be accepted).
@@ -56,17 +56,17 @@ struct GenerateRequest {
 
 struct GenerateResult {
   FinishReason reason = FinishReason::kMaxTokens;
-  std::vector<SampledToken> tokens;         // the answer, without the stop token
-  std::optional<int32_t> stop_id;           // kStopToken: which one
-  int64_t prompt_tokens = 0;                // of them:
-  int64_t cached_tokens = 0;                // were in the slot already
-  int64_t drafted = 0, accepted = 0;        // drafts that were verified; those that were kept
-  double ttft_s = 0;                        // from submit to the first token, waiting included
-  double prefill_s = 0;                     // from the first chunk to the first token
-  double decode_s = 0;                      // from the first token to the end
+  std::vector<SampledToken> tokens;   // the answer, without the stop token
+  std::optional<int32_t> stop_id;     // kStopToken: which one
+  int64_t prompt_tokens = 0;          // of them:
+  int64_t cached_tokens = 0;          // were in the slot already
+  int64_t drafted = 0, accepted = 0;  // drafts that were verified; those that were kept
+  double ttft_s = 0;                  // from submit to the first token, waiting included
+  double prefill_s = 0;               // from the first chunk to the first token
+  double decode_s = 0;                // from the first token to the end
 
-  double prefill_tokens_per_s() const;      // 0: nothing to measure
-  double decode_tokens_per_s() const;       // tokens after the first
+  double prefill_tokens_per_s() const;  // 0: nothing to measure
+  double decode_tokens_per_s() const;   // tokens after the first
 };
 
 class Generator {

@@ -21,7 +21,8 @@ const std::string kSample = WEFT_SOURCE_DIR "/testdata/sample/austen-v4";
 std::shared_ptr<const Model> open_model_in(const std::string& dir) {
   Result<Checkpoint> checkpoint = Checkpoint::open(dir);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  Result<std::unique_ptr<Model>> model = open_model(std::make_shared<const Checkpoint>(std::move(checkpoint).value()), {});
+  Result<std::unique_ptr<Model>> model =
+      open_model(std::make_shared<const Checkpoint>(std::move(checkpoint).value()), {});
   EXPECT_TRUE(model.ok()) << model.status().message();
   return std::move(model).value();
 }
@@ -54,7 +55,9 @@ Tokens ids(const GenerateResult& result) {
   return ids;
 }
 
-Tokens first(const Tokens& tokens, size_t count) { return {tokens.begin(), tokens.begin() + static_cast<int64_t>(count)}; }
+Tokens first(const Tokens& tokens, size_t count) {
+  return {tokens.begin(), tokens.begin() + static_cast<int64_t>(count)};
+}
 
 // The golden case with draft layer: tiny, every kind of layer.
 class GenerateTest : public ::testing::Test {
@@ -171,7 +174,8 @@ TEST_F(GenerateTest, TextDependsOnPromptAndSamplingAlone) {
     for (const auto& [i, id] : requests) {
       const size_t prompt = i / 2;
       const GenerateResult result = generator.take(id).value();
-      EXPECT_EQ(ids(result), i % 2 == 0 ? greedy_[prompt] : sampled[prompt]) << "prompt " << prompt << (i % 2 ? " sampled" : "");
+      EXPECT_EQ(ids(result), i % 2 == 0 ? greedy_[prompt] : sampled[prompt])
+          << "prompt " << prompt << (i % 2 ? " sampled" : "");
       EXPECT_EQ(streamed[i], ids(result));
       EXPECT_EQ(result.reason, FinishReason::kMaxTokens);
       EXPECT_EQ(result.prompt_tokens, static_cast<int64_t>(prompts_[prompt].size()));
@@ -198,9 +202,9 @@ TEST_F(GenerateTest, SeedsGiveTexts) {
 struct EndCase {
   const char* what;
   int64_t max_tokens;
-  size_t stop_id_at;       // greedy token that is a stop id; 99: none
-  size_t callback_at;      // callback stops with this token; 99: never
-  size_t tokens;           // expected
+  size_t stop_id_at;   // greedy token that is a stop id; 99: none
+  size_t callback_at;  // callback stops with this token; 99: never
+  size_t tokens;       // expected
   FinishReason reason;
 };
 const EndCase kEndCases[] = {
@@ -217,7 +221,8 @@ TEST_F(GenerateTest, EndsWhereItShould) {
   // A text without repeated tokens among the first ones, so that a stop id has one place.
   const size_t prompt = static_cast<size_t>(
       std::find_if(greedy_.begin(), greedy_.end(),
-                   [](const Tokens& t) { return std::set<int32_t>(t.begin(), t.begin() + 6).size() == 6; }) - greedy_.begin());
+                   [](const Tokens& t) { return std::set<int32_t>(t.begin(), t.begin() + 6).size() == 6; }) -
+      greedy_.begin());
   ASSERT_LT(prompt, greedy_.size());
   for (const int64_t drafts : {0, 1, 3}) {
     const auto engine = make_engine(model_, {1, 64, drafts});
@@ -228,7 +233,9 @@ TEST_F(GenerateTest, EndsWhereItShould) {
       request.drafts = drafts;
       if (c.stop_id_at < greedy_[prompt].size()) request.stop_ids = {-1, greedy_[prompt][c.stop_id_at]};
       size_t seen = 0;
-      request.on_token = [&](const SampledToken&) { return seen++ == c.callback_at ? TokenVerdict::kStop : TokenVerdict::kContinue; };
+      request.on_token = [&](const SampledToken&) {
+        return seen++ == c.callback_at ? TokenVerdict::kStop : TokenVerdict::kContinue;
+      };
       const GenerateResult result = run_one(*engine, request);
       EXPECT_EQ(ids(result), first(greedy_[prompt], c.tokens));
       EXPECT_EQ(result.reason, c.reason);
@@ -316,7 +323,10 @@ TEST_F(GenerateTest, RefusesWhatCannotRun) {
       {[](auto& r) { r.prompt.clear(); }, "the prompt has no tokens; at least one is needed"},
       {[](auto& r) { r.prompt.assign(20, 1); },
        "the prompt has 20 tokens; a context of 20 takes at most 19, so that there is room for an answer; raise --ctx"},
-      {[](auto& r) { r.prompt = {1, 256}; }, "token id 256 is outside the vocabulary of 256"},
+      {[](auto& r) {
+         r.prompt = {1, 256};
+       },
+       "token id 256 is outside the vocabulary of 256"},
       {[](auto& r) { r.prompt = {-1}; }, "token id -1 is outside the vocabulary of 256"},
       {[](auto& r) { r.max_tokens = 0; }, "max_tokens: 0 is not >= 1"},
       {[](auto& r) { r.drafts = 2; }, "2 drafts per step; the engine was opened for 0 to 1"},
