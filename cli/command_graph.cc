@@ -14,7 +14,8 @@ class GraphCommand : public Command {
     add_numeric_options(app, args_);
     app.add_option("--tokens", tokens_, "rows that the step has room for")->check(at_least(1))->capture_default_str();
     app.add_option("--logits", logits_, "rows of logits; default: 1")->check(at_least(1));
-    app.add_option("--ctx", args_.context, "tokens of the longest sequence; default: what the model takes, at most 8192")
+    app.add_option("--ctx", args_.context,
+                   "tokens of the longest sequence; default: what the model takes, at most 8192")
         ->check(at_least(1));
     app.add_flag("--draft", draft_, "the draft (MTP) layer instead of the trunk");
     app.add_flag("--summary", summary_, "one short line per node");
@@ -29,7 +30,8 @@ class GraphCommand : public Command {
     options.mode = args_.mode(model);
     options.shape = {tokens_, logits_};
     const int64_t limit = model.max_position_embeddings();
-    if (args_.context > limit) return invalid_argument(fmt::format("--ctx {}: this model takes at most {}", args_.context, limit));
+    if (args_.context > limit)
+      return invalid_argument(fmt::format("--ctx {}: this model takes at most {}", args_.context, limit));
     options.cache.max_context = args_.context != 0 ? args_.context : std::min(limit, kDefaultContext);
     options.cache.num_pages = (options.cache.max_context + options.cache.page_tokens - 1) / options.cache.page_tokens;
     WEFT_ASSIGN_OR_RETURN(const Graph graph, draft_ ? model.build_draft(options) : model.build(options));
@@ -39,15 +41,16 @@ class GraphCommand : public Command {
       return {};
     }
     const MemoryPlan plan = plan_memory(graph, {1});
-    console.print_json(nlohmann::ordered_json{{"graph", graph.name()},
-                        {"tokens", tokens_},
-                        {"logits", logits_},
-                        {"dtype", args_.dtype},
-                        {"context", options.cache.max_context},
-                        {"nodes", graph.nodes().size()},
-                        {"values", graph.values().size()},
-                        {"bytes", {{"weights", plan.weight_bytes}, {"caches", plan.state_bytes}, {"activations", plan.arena_bytes}}},
-                        {"text", text}});
+    console.print_json(nlohmann::ordered_json{
+        {"graph", graph.name()},
+        {"tokens", tokens_},
+        {"logits", logits_},
+        {"dtype", args_.dtype},
+        {"context", options.cache.max_context},
+        {"nodes", graph.nodes().size()},
+        {"values", graph.values().size()},
+        {"bytes", {{"weights", plan.weight_bytes}, {"caches", plan.state_bytes}, {"activations", plan.arena_bytes}}},
+        {"text", text}});
     return {};
   }
 

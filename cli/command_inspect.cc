@@ -25,8 +25,8 @@ std::string rounded(int64_t n) {  // "284.3 B"
 
 // Caches of one sequence, without the room that is kept for drafts.
 struct CacheUse {
-  int64_t fixed_bytes = 0;      // rings: the same for every length
-  double bytes_per_token = 0;   // growth
+  int64_t fixed_bytes = 0;     // rings: the same for every length
+  double bytes_per_token = 0;  // growth
 
   struct At {
     int64_t tokens = 0, bytes = 0;
@@ -46,7 +46,8 @@ CacheUse cache_use(const Model& model, const NumericMode& mode) {
   };
   use.fixed_bytes = total(0);
   for (const CacheSpec& spec : specs) {
-    if (spec.kind == CacheKind::kAppend) use.bytes_per_token += static_cast<double>(spec.row_bytes()) / static_cast<double>(spec.ratio);
+    if (spec.kind == CacheKind::kAppend)
+      use.bytes_per_token += static_cast<double>(spec.row_bytes()) / static_cast<double>(spec.ratio);
   }
   for (int64_t tokens : kContexts) {
     if (tokens <= model.max_position_embeddings()) use.at.push_back({tokens, total(tokens)});
@@ -74,7 +75,8 @@ class InspectCommand : public Command {
     WEFT_ASSIGN_OR_RETURN(const LoadedModel loaded, load_location(args_, console));
     ModelSummary summary = loaded.model->summary();
     const Checkpoint& checkpoint = *loaded.checkpoint;
-    if (checkpoint.contents() == Checkpoint::Contents::kTensors && !std::filesystem::exists(checkpoint.dir() / "tokenizer.json")) {
+    if (checkpoint.contents() == Checkpoint::Contents::kTensors &&
+        !std::filesystem::exists(checkpoint.dir() / "tokenizer.json")) {
       summary.notes.push_back("there is no tokenizer.json: weft can run token ids, not text");
     }
     const CacheUse caches = cache_use(*loaded.model, args_.mode(*loaded.model));
@@ -88,7 +90,8 @@ class InspectCommand : public Command {
 
  private:
   void print(Console& console, const LoadedModel& loaded, const ModelSummary& s, const CacheUse& caches) const {
-    std::string out = fmt::format("{}: {} ({})\n\n", args_.model_dir, s.title, contents_name(loaded.checkpoint->contents()));
+    std::string out =
+        fmt::format("{}: {} ({})\n\n", args_.model_dir, s.title, contents_name(loaded.checkpoint->contents()));
     const auto line = [&](std::string_view name, int64_t value, std::string_view unit, std::string_view more = "") {
       out += fmt::format("  {:<36} {:>21}", name, grouped(value));
       if (!more.empty()) {
@@ -110,22 +113,25 @@ class InspectCommand : public Command {
 
     out += "\nweights, bytes\n";
     const auto share = [&](const ModelSummary::Share& part) {
-      line(part.name, part.bytes, bytes_text(static_cast<double>(part.bytes)),
-           fmt::format("{:>5.1f} %  {:>9} tensors", 100.0 * static_cast<double>(part.bytes) / static_cast<double>(s.bytes()),
-                       grouped(part.tensors)));
+      line(
+          part.name, part.bytes, bytes_text(static_cast<double>(part.bytes)),
+          fmt::format("{:>5.1f} %  {:>9} tensors",
+                      100.0 * static_cast<double>(part.bytes) / static_cast<double>(s.bytes()), grouped(part.tensors)));
     };
     for (const auto& part : s.by_component) share(part);
     out += "  by type\n";
     for (const auto& part : s.by_dtype) share(part);
     share({"total", s.tensors, s.bytes()});
     line("without draft layers", s.bytes_main, bytes_text(static_cast<double>(s.bytes_main)));
-    line("read to decode a token alone", s.bytes_per_decoded_token, bytes_text(static_cast<double>(s.bytes_per_decoded_token)));
+    line("read to decode a token alone", s.bytes_per_decoded_token,
+         bytes_text(static_cast<double>(s.bytes_per_decoded_token)));
 
     out += fmt::format("\ncaches of a sequence (--dtype {}), bytes\n", args_.dtype);
     line("fixed", caches.fixed_bytes, bytes_text(static_cast<double>(caches.fixed_bytes)));
     out += fmt::format("  {:<36} {:>21.1f}\n", "growth per token", caches.bytes_per_token);
     for (const CacheUse::At& at : caches.at) {
-      const std::string name = at.tokens < (1 << 20) ? fmt::format("{}k tokens", at.tokens >> 10) : fmt::format("{}M tokens", at.tokens >> 20);
+      const std::string name = at.tokens < (1 << 20) ? fmt::format("{}k tokens", at.tokens >> 10)
+                                                     : fmt::format("{}M tokens", at.tokens >> 20);
       line("at " + name, at.bytes, bytes_text(static_cast<double>(at.bytes)),
            fmt::format("{:>9.1f} per token", static_cast<double>(at.bytes) / static_cast<double>(at.tokens)));
     }
@@ -148,7 +154,8 @@ class InspectCommand : public Command {
     };
     nlohmann::ordered_json contexts = nlohmann::ordered_json::array();
     for (const CacheUse::At& at : caches.at) {
-      contexts.push_back({{"tokens", at.tokens}, {"bytes", at.bytes},
+      contexts.push_back({{"tokens", at.tokens},
+                          {"bytes", at.bytes},
                           {"bytes_per_token", static_cast<double>(at.bytes) / static_cast<double>(at.tokens)}});
     }
     return {{"model", args_.model_dir},
@@ -156,15 +163,24 @@ class InspectCommand : public Command {
             {"contents", std::string(contents_name(loaded.checkpoint->contents()))},
             {"layers", numbers(s.layers)},
             {"dimensions", numbers(s.dimensions)},
-            {"parameters", {{"main", s.parameters_main}, {"mtp", s.parameters_mtp}, {"total", s.parameters()},
-                            {"active", s.parameters_active}}},
+            {"parameters",
+             {{"main", s.parameters_main},
+              {"mtp", s.parameters_mtp},
+              {"total", s.parameters()},
+              {"active", s.parameters_active}}},
             {"tensors", s.tensors},
-            {"bytes", {{"main", s.bytes_main}, {"mtp", s.bytes_mtp}, {"total", s.bytes()},
-                       {"per_decoded_token", s.bytes_per_decoded_token}}},
+            {"bytes",
+             {{"main", s.bytes_main},
+              {"mtp", s.bytes_mtp},
+              {"total", s.bytes()},
+              {"per_decoded_token", s.bytes_per_decoded_token}}},
             {"components", shares(s.by_component)},
             {"dtypes", shares(s.by_dtype)},
-            {"caches", {{"dtype", args_.dtype}, {"fixed_bytes", caches.fixed_bytes}, {"growth_bytes_per_token", caches.bytes_per_token},
-                        {"contexts", contexts}}},
+            {"caches",
+             {{"dtype", args_.dtype},
+              {"fixed_bytes", caches.fixed_bytes},
+              {"growth_bytes_per_token", caches.bytes_per_token},
+              {"contexts", contexts}}},
             {"unusual", s.notes}};
   }
 

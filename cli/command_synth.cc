@@ -38,7 +38,8 @@ class SynthCommand : public Command {
     const InterruptGuard interrupt;
     const auto start = std::chrono::steady_clock::now();
     const auto progress = [&](int64_t bytes) -> Status {
-      console.progress(fmt::format("writing {}: {} of {}, {:.0f} MB/s", out_, bytes_text(static_cast<double>(bytes)), bytes_text(total),
+      console.progress(fmt::format("writing {}: {} of {}, {:.0f} MB/s", out_, bytes_text(static_cast<double>(bytes)),
+                                   bytes_text(total),
                                    static_cast<double>(bytes) / kMega / std::max(seconds_since(start), 1e-3)));
       return interrupt.pending() ? cancelled(fmt::format("stopped; {} was not made", out_)) : Status();
     };
@@ -46,10 +47,15 @@ class SynthCommand : public Command {
     WEFT_RETURN_IF_ERROR(write_synth(plan, out_, write, pool));
     const double seconds = seconds_since(start), rate = total / kMega / std::max(seconds, 1e-3);
     if (console.json) {
-      console.print_json(nlohmann::ordered_json{{"out", out_}, {"tensors", plan.tensors.size()}, {"bytes", plan.bytes()}, {"seed", seed_},
-                                                {"seconds", seconds}, {"mb_per_s", rate}});
+      console.print_json(nlohmann::ordered_json{{"out", out_},
+                                                {"tensors", plan.tensors.size()},
+                                                {"bytes", plan.bytes()},
+                                                {"seed", seed_},
+                                                {"seconds", seconds},
+                                                {"mb_per_s", rate}});
     } else {
-      console.print(fmt::format("{}: {} tensors, {} in {:.1f} s, {:.0f} MB/s\n", out_, plan.tensors.size(), bytes_text(total), seconds, rate));
+      console.print(fmt::format("{}: {} tensors, {} in {:.1f} s, {:.0f} MB/s\n", out_, plan.tensors.size(),
+                                bytes_text(total), seconds, rate));
     }
     return {};
   }

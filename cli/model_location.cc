@@ -37,7 +37,9 @@ std::vector<std::string> shipped_configs() {
 }
 
 void add_model_location(CLI::App& app, ModelArgs& args) {
-  app.add_option("MODEL", args.model_dir, "model folder (config.json is enough), config file, or name of a shipped config")->required();
+  app.add_option("MODEL", args.model_dir,
+                 "model folder (config.json is enough), config file, or name of a shipped config")
+      ->required();
   app.add_flag("--allow-unknown-config", args.allow_unknown_config, "config keys that weft does not know are no error");
 }
 
@@ -55,8 +57,9 @@ Result<std::shared_ptr<const Checkpoint>> open_location(const std::string& where
       if (fs::exists(config, error)) return shared(Checkpoint::open_config(config));
     }
   }
-  return invalid_argument(fmt::format("'{}' is not a model folder, not a config file and not a shipped config (shipped: {})", where,
-                                      fmt::join(shipped_configs(), ", ")));
+  return invalid_argument(
+      fmt::format("'{}' is not a model folder, not a config file and not a shipped config (shipped: {})", where,
+                  fmt::join(shipped_configs(), ", ")));
 }
 
 Result<LoadedModel> load_location(const ModelArgs& args, Console& console) {

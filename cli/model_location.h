@@ -1,5 +1,5 @@
-// Models that are looked at without being run: a folder (with weights, with an index alone, or with config.json alone), a
-// config file, or the name of a config that is shipped with weft.
+// Models that are looked at without being run: a folder (with weights, with an index alone, or with config.json
+// alone), a config file, or the name of a config that is shipped with weft.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,5 @@
-// What `weft inspect` tells about a model. Every family fills the same form; counts and bytes come from its weights table.
+// What `weft inspect` tells about a model. Every family fills the same form; counts and bytes come from its weights
+// table.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,14 @@ struct ModelSummary {
     int64_t bytes = 0;
   };
 
-  std::string title;                                         // "DeepSeek-V4"
-  std::vector<std::pair<std::string, int64_t>> layers;       // layers of each kind, in the words of the family
-  std::vector<std::pair<std::string, int64_t>> dimensions;   // published field names, in reading order
+  std::string title;                                        // "DeepSeek-V4"
+  std::vector<std::pair<std::string, int64_t>> layers;      // layers of each kind, in the words of the family
+  std::vector<std::pair<std::string, int64_t>> dimensions;  // published field names, in reading order
 
-  int64_t parameters_main = 0;    // without draft layers
-  int64_t parameters_mtp = 0;     // draft layers
-  int64_t parameters_active = 0;  // per token: the main model without the embedding table and the experts that are not picked
+  int64_t parameters_main = 0;  // without draft layers
+  int64_t parameters_mtp = 0;   // draft layers
+  int64_t parameters_active =
+      0;  // per token: the main model without the embedding table and the experts that are not picked
   int64_t tensors = 0;
   int64_t bytes_main = 0, bytes_mtp = 0;
   int64_t bytes_per_decoded_token = 0;  // of weights, read to decode one token alone

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kGranule = 64;       // bytes: whole words for every element type
+constexpr int64_t kGranule = 64;  // bytes: whole words for every element type
 constexpr int kWordBytes = 8;
 constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio, odd
 constexpr double kE4m3Max = 448;
@@ -31,7 +31,8 @@ struct Words {
 float normal(uint64_t word) {
   constexpr float kMean = 4 * 65535.0f / 2;
   constexpr float kPerStd = 1 / 37837.2f;  // sqrt(4 * (65536^2 - 1) / 12)
-  const auto sum = static_cast<int32_t>((word & 0xffff) + ((word >> 16) & 0xffff) + ((word >> 32) & 0xffff) + (word >> 48));
+  const auto sum =
+      static_cast<int32_t>((word & 0xffff) + ((word >> 16) & 0xffff) + ((word >> 32) & 0xffff) + (word >> 48));
   return (static_cast<float>(sum) - kMean) * kPerStd;
 }
 
@@ -98,7 +99,8 @@ void fill_scale(double rms, Words words, int64_t first_byte, std::span<std::byte
   const double low = std::floor(std::log2(rms)), low_square = std::exp2(2 * low);
   const int upper_of_256 = static_cast<int>(std::lround(256 * (rms * rms - low_square) / (3 * low_square)));
   const auto code = static_cast<uint8_t>(std::clamp(static_cast<int>(low) + kBias, 1, 253));
-  fill_bytes(words, first_byte, out, [=](uint8_t byte) { return static_cast<uint8_t>(code + (byte < upper_of_256 ? 1 : 0)); });
+  fill_bytes(words, first_byte, out,
+             [=](uint8_t byte) { return static_cast<uint8_t>(code + (byte < upper_of_256 ? 1 : 0)); });
 }
 
 // Floyd's sampling without replacement. Source: Bentley, Floyd, "A sample of brilliance", CACM 1987.
@@ -138,24 +140,23 @@ int64_t fill_granule(const RandomTensor& tensor) {
 void fill_random(const RandomTensor& t, uint64_t key, int64_t first_byte, std::span<std::byte> out) {
   WEFT_CHECK(first_byte % fill_granule(t) == 0, "a piece at byte {}", first_byte);
   const Words words{key};
-  const auto needs = [&](DType dtype) { WEFT_CHECK(t.type.dtype == dtype, "fill {} of {}", static_cast<int>(t.fill), to_string(t.type)); };
+  const auto needs = [&](DType dtype) {
+    WEFT_CHECK(t.type.dtype == dtype, "fill {} of {}", static_cast<int>(t.fill), to_string(t.type));
+  };
   const auto a = static_cast<float>(t.a), b = static_cast<float>(t.b);
   switch (t.fill) {
     case Fill::kNormal:
       return fill_floats(t.type.dtype, words, first_byte, out, [=](uint64_t word) { return a + b * normal(word); });
     case Fill::kUniform:
-      return fill_floats(t.type.dtype, words, first_byte, out, [=](uint64_t word) { return a + (b - a) * uniform01(word); });
+      return fill_floats(t.type.dtype, words, first_byte, out,
+                         [=](uint64_t word) { return a + (b - a) * uniform01(word); });
     case Fill::kE4m3: {
       needs(DType::kF8E4M3);
       const auto& codes = e4m3_codes();
       return fill_bytes(words, first_byte, out, [&](uint8_t byte) { return codes[byte]; });
     }
-    case Fill::kE2m1:
-      needs(DType::kI8);
-      return fill_bytes(words, first_byte, out, [](uint8_t byte) { return byte; });
-    case Fill::kScale:
-      needs(DType::kF8E8M0);
-      return fill_scale(t.a, words, first_byte, out);
+    case Fill::kE2m1: needs(DType::kI8); return fill_bytes(words, first_byte, out, [](uint8_t byte) { return byte; });
+    case Fill::kScale: needs(DType::kF8E8M0); return fill_scale(t.a, words, first_byte, out);
     case Fill::kDistinct:
       needs(DType::kI64);
       return fill_distinct(t.type.shape.back(), static_cast<int64_t>(t.a), words, first_byte, out);

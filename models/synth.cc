@@ -69,8 +69,9 @@ Status check_space(const fs::path& folder, int64_t bytes) {
   const fs::space_info space = fs::space(folder, error);
   if (error) return io_error(folder, "find its free space", error);
   if (static_cast<double>(bytes) <= static_cast<double>(space.available)) return {};
-  return machine_failed(fmt::format("{}: {:.2f} GiB are needed, {:.2f} GiB are free on this disk", folder.parent_path().string(),
-                                    static_cast<double>(bytes) / kGiB, static_cast<double>(space.available) / kGiB));
+  return machine_failed(fmt::format("{}: {:.2f} GiB are needed, {:.2f} GiB are free on this disk",
+                                    folder.parent_path().string(), static_cast<double>(bytes) / kGiB,
+                                    static_cast<double>(space.available) / kGiB));
 }
 
 // A run of bytes of one tensor.
@@ -144,7 +145,8 @@ class Writer {
     pool_.parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) {
         const Piece& p = pieces[i];
-        fill_random(p.tensor->random, p.key, p.first_byte, {buffer.data() + p.offset_in_block, static_cast<size_t>(p.bytes)});
+        fill_random(p.tensor->random, p.key, p.first_byte,
+                    {buffer.data() + p.offset_in_block, static_cast<size_t>(p.bytes)});
       }
     });
     return {};
@@ -184,7 +186,8 @@ Status write_synth(const SynthPlan& plan, const fs::path& out, const SynthWrite&
   const fs::path target = fs::absolute(out / "").lexically_normal().parent_path();
   WEFT_ASSIGN_OR_RETURN(const std::unique_ptr<NewFolder> folder, NewFolder::create(target));
   constexpr int64_t kHeaderBytesPerTensor = 200;
-  WEFT_RETURN_IF_ERROR(check_space(folder->path(), plan.bytes() + static_cast<int64_t>(plan.tensors.size()) * kHeaderBytesPerTensor));
+  WEFT_RETURN_IF_ERROR(
+      check_space(folder->path(), plan.bytes() + static_cast<int64_t>(plan.tensors.size()) * kHeaderBytesPerTensor));
   WEFT_RETURN_IF_ERROR(write_file(folder->path() / "config.json", plan.config.dump(2) + "\n"));
   for (const fs::path& file : options.copies) {
     std::error_code error;
@@ -196,8 +199,9 @@ Status write_synth(const SynthPlan& plan, const fs::path& out, const SynthWrite&
   Writer writer(options, pool);
   std::vector<std::pair<std::string, std::string>> weight_map;
   for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = shards.size() == 1 ? "model.safetensors"
-                                                : shard_file_name(static_cast<int>(i) + 1, static_cast<int>(shards.size()));
+    const std::string name = shards.size() == 1
+                                 ? "model.safetensors"
+                                 : shard_file_name(static_cast<int>(i) + 1, static_cast<int>(shards.size()));
     WEFT_RETURN_IF_ERROR(writer.write_shard(folder->path() / name, shards[i]));
     for (const SynthTensor& t : shards[i]) weight_map.emplace_back(t.name, name);
   }

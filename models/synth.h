@@ -1,5 +1,5 @@
-// Random checkpoints in the official format of a family, for tests of scale and speed. Not degenerate: logits are finite and
-// differ, the experts are used about alike.
+// Random checkpoints in the official format of a family, for tests of scale and speed. Not degenerate: logits are
+// finite and differ, the experts are used about alike.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@ namespace weft {
 
 struct SynthOptions {
   std::vector<int64_t> layers = {};  // layers of the config to keep, with their kinds; empty: all
-  bool mtp = false;                 // keep the draft layers
+  bool mtp = false;                  // keep the draft layers
   std::optional<int64_t> hidden_size = {}, experts = {}, vocab_size = {};
 };
 
 struct SynthTensor {
-  std::string name;                 // in the official spelling
+  std::string name;  // in the official spelling
   RandomTensor random;
 };
 
 struct SynthPlan {
-  Json config;                      // config.json of the new checkpoint
+  Json config;  // config.json of the new checkpoint
   std::vector<SynthTensor> tensors;
   int64_t bytes() const;
 };
@@ -38,14 +38,15 @@ Result<SynthPlan> plan_synth(const Json& config, const std::string& where, const
 
 struct SynthWrite {
   uint64_t seed = 0;
-  int64_t max_shard_bytes = 5'000'000'000;  // of tensors
+  int64_t max_shard_bytes = 5'000'000'000;         // of tensors
   std::vector<std::filesystem::path> copies = {};  // files that go into the folder as they are
   // Called now and then with the bytes written so far; an error stops the writing.
   FunctionRef<Status(int64_t bytes)> on_progress;
 };
 
-// Writes the folder `out`: new, or empty. It is made beside its place and renamed when complete, so there is never half a
-// checkpoint under its name. Errors: `out` is in use, too little disk space, I/O.
-Status write_synth(const SynthPlan& plan, const std::filesystem::path& out, const SynthWrite& options, ThreadPool& pool);
+// Writes the folder `out`: new, or empty. It is made beside its place and renamed when complete, so there is never
+// half a checkpoint under its name. Errors: `out` is in use, too little disk space, I/O.
+Status write_synth(const SynthPlan& plan, const std::filesystem::path& out, const SynthWrite& options,
+                   ThreadPool& pool);
 
 }  // namespace weft

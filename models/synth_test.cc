@@ -37,19 +37,26 @@ SynthOptions small() {
 
 Json small_config() {
   Json config = published("deepseek-v4-flash");
-  for (const auto& [key, value] : std::map<std::string, int64_t>{{"num_attention_heads", 8}, {"head_dim", 64}, {"qk_rope_head_dim", 16},
-                                                                {"q_lora_rank", 64}, {"o_lora_rank", 32}, {"index_n_heads", 4},
-                                                                {"index_head_dim", 32}, {"index_topk", 16},
-                                                                {"moe_intermediate_size", 64}}) {
+  for (const auto& [key, value] : std::map<std::string, int64_t>{{"num_attention_heads", 8},
+                                                                 {"head_dim", 64},
+                                                                 {"qk_rope_head_dim", 16},
+                                                                 {"q_lora_rank", 64},
+                                                                 {"o_lora_rank", 32},
+                                                                 {"index_n_heads", 4},
+                                                                 {"index_head_dim", 32},
+                                                                 {"index_topk", 16},
+                                                                 {"moe_intermediate_size", 64}}) {
     config[key] = value;
   }
   return config;
 }
 
-Status write(const SynthPlan& plan, const fs::path& out, int64_t max_shard_bytes = 5'000'000'000, int threads = 2, uint64_t seed = 3) {
+Status write(const SynthPlan& plan, const fs::path& out, int64_t max_shard_bytes = 5'000'000'000, int threads = 2,
+             uint64_t seed = 3) {
   ThreadPool pool(threads);
   const auto progress = [](int64_t) { return Status(); };
-  return write_synth(plan, out, {.seed = seed, .max_shard_bytes = max_shard_bytes, .copies = {}, .on_progress = progress}, pool);
+  return write_synth(plan, out,
+                     {.seed = seed, .max_shard_bytes = max_shard_bytes, .copies = {}, .on_progress = progress}, pool);
 }
 
 std::map<std::string, std::string> contents(const fs::path& dir) {
@@ -57,7 +64,8 @@ std::map<std::string, std::string> contents(const fs::path& dir) {
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   std::map<std::string, std::string> tensors;
   for (const auto& e : checkpoint->entries()) {
-    tensors[std::string(e.name)] = to_string(e.type) + std::string(reinterpret_cast<const char*>(e.data), static_cast<size_t>(e.type.bytes()));
+    tensors[std::string(e.name)] =
+        to_string(e.type) + std::string(reinterpret_cast<const char*>(e.data), static_cast<size_t>(e.type.bytes()));
   }
   return tensors;
 }
@@ -82,7 +90,12 @@ TEST(Synth, KeepsWhatTheLayersAre) {
 }
 
 TEST(Synth, WholeReleasesToTheByte) {  // SOURCES of the model configs
-  struct Case { const char* folder; bool mtp; int64_t bytes; size_t tensors; };
+  struct Case {
+    const char* folder;
+    bool mtp;
+    int64_t bytes;
+    size_t tensors;
+  };
   const Case cases[] = {{"deepseek-v4-flash", true, 159609485896, 69187},
                         {"deepseek-v4-flash", false, 156015698140, 69187 - 1575},
                         {"deepseek-v4-flash-0731", true, 166878536440, 72317},
@@ -99,7 +112,11 @@ TEST(Synth, Errors) {
   Json no_drafts = flash;
   no_drafts["num_nextn_predict_layers"] = 0;
   no_drafts["compress_ratios"].erase(43);
-  struct Case { Json config; SynthOptions options; const char* message; };
+  struct Case {
+    Json config;
+    SynthOptions options;
+    const char* message;
+  };
   const Case cases[] = {
       {flash, {.layers = {0, 43}}, "--layers: there is no layer 43; this config has 0 to 42"},
       {flash, {.layers = {3, 2}}, "--layers: layer 2 is routed by token id and must come before 3"},
@@ -108,7 +125,9 @@ TEST(Synth, Errors) {
       {flash, {.hidden_size = 100}, "config.json: hidden_size 100 is not divisible by the FP4 scale block 32"},
       {flash, {.experts = 4}, "config.json: num_experts_per_tok 6 is above n_routed_experts 4"},
       {Json::object(), {}, "config.json: 'model_type' is missing; it names the model family"},
-      {Json{{"model_type", "gpt2"}}, {}, "config.json: model_type 'gpt2' is not a family that weft knows (known: deepseek_v4 deepseek_v41)"},
+      {Json{{"model_type", "gpt2"}},
+       {},
+       "config.json: model_type 'gpt2' is not a family that weft knows (known: deepseek_v4 deepseek_v41)"},
   };
   for (const Case& c : cases) {
     const auto plan = plan_synth(c.config, "config.json", c.options);
@@ -163,7 +182,8 @@ TEST(Synth, NothingIsLeftWhenItStops) {
   const SynthPlan plan = plan_of(small_config(), small());
   ThreadPool pool(2);
   const auto stop = [](int64_t bytes) { return bytes > 0 ? cancelled("stopped") : Status(); };
-  const Status status = write_synth(plan, dir.path() / "out", {.max_shard_bytes = 300'000, .copies = {}, .on_progress = stop}, pool);
+  const Status status =
+      write_synth(plan, dir.path() / "out", {.max_shard_bytes = 300'000, .copies = {}, .on_progress = stop}, pool);
   EXPECT_EQ(status.code(), StatusCode::kCancelled);
   EXPECT_TRUE(fs::is_empty(dir.path()));
 }

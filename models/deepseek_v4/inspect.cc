@@ -29,7 +29,8 @@ std::set<std::string> expected_names(std::span<const Weight> table, const Checkp
       for (FileTensor& tensor : file_tensors({&w, 1})) names.insert(std::move(tensor.name));
       continue;
     }
-    const bool older = !w.hf_older_name.empty() && !checkpoint.has_name(w.hf_name) && checkpoint.has_name(w.hf_older_name);
+    const bool older =
+        !w.hf_older_name.empty() && !checkpoint.has_name(w.hf_name) && checkpoint.has_name(w.hf_older_name);
     names.insert(older ? w.hf_older_name : w.hf_name);
     if (w.scale) names.insert(w.hf_scale_name);
   }
@@ -39,7 +40,8 @@ std::set<std::string> expected_names(std::span<const Weight> table, const Checkp
 std::string list(std::string_view what, const std::vector<std::string>& names) {
   if (names.empty()) return "";
   const std::span<const std::string> shown(names.data(), std::min(names.size(), kMaxListed));
-  return fmt::format("; {} ({}): {}{}", what, names.size(), fmt::join(shown, ", "), shown.size() < names.size() ? ", ..." : "");
+  return fmt::format("; {} ({}): {}{}", what, names.size(), fmt::join(shown, ", "),
+                     shown.size() < names.size() ? ", ..." : "");
 }
 
 // Weights whose element type is not the one that the config announces.
@@ -55,8 +57,9 @@ std::vector<std::string> storage_notes(const Config& config, std::span<const Wei
   }
   std::vector<std::string> notes;
   for (const auto& [types, names] : others) {
-    notes.push_back(fmt::format("{} weights are stored as {}; the release has {} ({}{})", names.size(), dtype_name(types.second),
-                                dtype_name(types.first), names[0], names.size() > 1 ? ", ..." : ""));
+    notes.push_back(fmt::format("{} weights are stored as {}; the release has {} ({}{})", names.size(),
+                                dtype_name(types.second), dtype_name(types.first), names[0],
+                                names.size() > 1 ? ", ..." : ""));
   }
   return notes;
 }
@@ -85,7 +88,8 @@ std::vector<std::string> notes_of(const Config& config, const Checkpoint& checkp
     notes.push_back(fmt::format("the index says {} bytes in all, the tensors have {}", *total, bytes));
   }
   if (config.dspark) {
-    notes.push_back(fmt::format("the {} draft stages (DSpark) are counted but not run: no drafting", config.num_mtp_layers()));
+    notes.push_back(
+        fmt::format("the {} draft stages (DSpark) are counted but not run: no drafting", config.num_mtp_layers()));
   } else if (config.num_nextn_predict_layers > 1) {
     notes.push_back(fmt::format("{} draft layers: weft drafts with the first", config.num_nextn_predict_layers));
   } else if (config.num_nextn_predict_layers == 0) {
@@ -105,7 +109,8 @@ ModelSummary summarise(const Config& config, const Checkpoint& checkpoint, std::
   ModelSummary s;
   s.title = "DeepSeek-V4";
   int64_t kinds[3] = {};
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) ++kinds[static_cast<int>(config.layer_kind(layer))];
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    ++kinds[static_cast<int>(config.layer_kind(layer))];
   s.layers = {{"SWA (window)", kinds[static_cast<int>(LayerKind::kSwa)]},
               {"CSA (an entry per 4 tokens, top-k)", kinds[static_cast<int>(LayerKind::kCsa)]},
               {"HCA (an entry per 128 tokens)", kinds[static_cast<int>(LayerKind::kHca)]},
@@ -151,7 +156,8 @@ ModelSummary summarise(const Config& config, const Checkpoint& checkpoint, std::
 
 Result<std::vector<Weight>> match_names(const Config& config, const Checkpoint& checkpoint, const Storage& storage) {
   std::vector<Weight> table = weights(config, storage);
-  if (transformers_names(checkpoint) && !has_mtp_names(checkpoint)) std::erase_if(table, [](const Weight& w) { return w.mtp; });
+  if (transformers_names(checkpoint) && !has_mtp_names(checkpoint))
+    std::erase_if(table, [](const Weight& w) { return w.mtp; });
   const std::set<std::string> expected = expected_names(table, checkpoint);
   std::vector<std::string> missing, extra;
   for (const std::string& name : expected) {
@@ -161,8 +167,8 @@ Result<std::vector<Weight>> match_names(const Config& config, const Checkpoint& 
     if (!expected.contains(std::string(name))) extra.emplace_back(name);
   }
   if (missing.empty() && extra.empty()) return table;
-  return invalid_argument(fmt::format("{}: the names in the index do not fit config.json{}{}", checkpoint.dir().string(),
-                                      list("missing", missing), list("unexpected", extra)));
+  return invalid_argument(fmt::format("{}: the names in the index do not fit config.json{}{}",
+                                      checkpoint.dir().string(), list("missing", missing), list("unexpected", extra)));
 }
 
 Storage storage_of_index(const Config& config, const Checkpoint& checkpoint) {

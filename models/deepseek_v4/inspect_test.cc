@@ -27,11 +27,16 @@ ModelSummary summary_of(const std::filesystem::path& config_file) {
 }
 
 bool has_note(const ModelSummary& summary, std::string_view text) {
-  return std::any_of(summary.notes.begin(), summary.notes.end(), [&](const std::string& n) { return n.find(text) != n.npos; });
+  return std::any_of(summary.notes.begin(), summary.notes.end(),
+                     [&](const std::string& n) { return n.find(text) != n.npos; });
 }
 
 TEST(Inspect, ClosureOfTheShippedConfigs) {
-  struct Case { const char* folder; int64_t tensors, bytes, main, mtp, active, swa, csa, hca, drafts; const char* note; };
+  struct Case {
+    const char* folder;
+    int64_t tensors, bytes, main, mtp, active, swa, csa, hca, drafts;
+    const char* note;
+  };
   const Case cases[] = {
       {"deepseek-v4-flash", 69187, 159609485896, 284332240471, 6610048891, 13270101591, 2, 21, 20, 1, ""},
       {"deepseek-v4-flash-20260424", 69187, 159609485896, 284332240471, 6610048891, 13270101591, 2, 21, 20, 1,
@@ -95,7 +100,8 @@ class Index {
   Result<ModelSummary> inspect() const {
     const TempDir dir;
     dir.put("config.json", config_.dump());
-    dir.put("model.safetensors.index.json", Json{{"metadata", {{"total_size", total_}}}, {"weight_map", names_}}.dump());
+    dir.put("model.safetensors.index.json",
+            Json{{"metadata", {{"total_size", total_}}}, {"weight_map", names_}}.dump());
     WEFT_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open_headers_only(dir.path()));
     WEFT_ASSIGN_OR_RETURN(const Config config, parse_config(checkpoint.config(), "config.json"));
     const Storage storage = storage_of_index(config, checkpoint);

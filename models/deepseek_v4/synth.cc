@@ -18,8 +18,8 @@ struct Distribution {
   double a = 0, b = 0;  // kLinear: gain, std = gain / sqrt(inputs); else as in Fill
 };
 
-// Gains that keep every part alive: mixing coefficients of streams and routing far from constant, compressed entries and sinks
-// that compete with the window, experts that add to the stream as much as attention does.
+// Gains that keep every part alive: mixing coefficients of streams and routing far from constant, compressed entries
+// and sinks that compete with the window, experts that add to the stream as much as attention does.
 constexpr Distribution kDistributions[] = {
     {"embed", How::kNormal, 0, 1},
     {"head", How::kLinear, 2},
@@ -99,10 +99,12 @@ RandomTensor random_of(const Config& config, const FileTensor& tensor) {
   }
   const double std = d.a / std::sqrt(static_cast<double>(w.type.shape.back()));
   if (w.type.dtype == DType::kF8E4M3) {
-    return tensor.is_scale ? RandomTensor{tensor.type, Fill::kScale, std / e4m3_std(), 0} : RandomTensor{tensor.type, Fill::kE4m3};
+    return tensor.is_scale ? RandomTensor{tensor.type, Fill::kScale, std / e4m3_std(), 0}
+                           : RandomTensor{tensor.type, Fill::kE4m3};
   }
   if (w.type.dtype == DType::kF4E2M1) {
-    return tensor.is_scale ? RandomTensor{tensor.type, Fill::kScale, std / kE2m1Std, 0} : RandomTensor{tensor.type, Fill::kE2m1};
+    return tensor.is_scale ? RandomTensor{tensor.type, Fill::kScale, std / kE2m1Std, 0}
+                           : RandomTensor{tensor.type, Fill::kE2m1};
   }
   return {tensor.type, Fill::kNormal, 0, std};
 }
@@ -137,17 +139,20 @@ Result<Json> rewrite(const Json& json, const Config& config, const SynthOptions&
   for (size_t i = 0; i < layers.size(); ++i) {
     const int64_t layer = layers[i];
     if (layer < 0 || layer >= config.num_hidden_layers) {
-      return invalid_argument(fmt::format("--layers: there is no layer {}; this config has 0 to {}", layer, config.num_hidden_layers - 1));
+      return invalid_argument(
+          fmt::format("--layers: there is no layer {}; this config has 0 to {}", layer, config.num_hidden_layers - 1));
     }
     if (config.is_hash_layer(layer) && hash_layers++ != static_cast<int64_t>(i)) {
-      return invalid_argument(fmt::format("--layers: layer {} is routed by token id and must come before {}", layer, layers[i - 1]));
+      return invalid_argument(
+          fmt::format("--layers: layer {} is routed by token id and must come before {}", layer, layers[i - 1]));
     }
     ratios.push_back(config.compress_ratios[layer]);
   }
   if (options.mtp) {
     if (config.num_mtp_layers() == 0) return invalid_argument("--mtp: this config has no draft layer");
     if (config.dspark) WEFT_RETURN_IF_ERROR(keep_draft_stages(config, layers, out));
-    ratios.insert(ratios.end(), config.compress_ratios.begin() + config.num_hidden_layers, config.compress_ratios.end());
+    ratios.insert(ratios.end(), config.compress_ratios.begin() + config.num_hidden_layers,
+                  config.compress_ratios.end());
   } else {
     out["num_nextn_predict_layers"] = 0;
     drop(out, {"dspark_block_size", "dspark_noise_token_id", "dspark_target_layer_ids", "dspark_markov_rank"});

@@ -1,0 +1,219 @@
+// The commands that look at models, run as a user does: inspect, graph, synth, dump, verify.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "io/test_files.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kData = WEFT_SOURCE_DIR "/testdata";
+
+struct Output {
+  int code = -1;
+  std::string out, err;
+};
+
+class ModelCommands : public ::testing::Test {
+ protected:
+  // `args` as for a shell; @S is the sample, @N a model without draft layer and tokenizer, @T a folder for files.
+  Output weft(std::string args) const {
+    const std::pair<std::string, std::string> names[] = {
+        {"@S", kData + "/sample/austen-v4"}, {"@N", kData + "/golden/deepseek_v4/f32_small"}, {"@T", folder()}};
+    for (const auto& [name, value] : names) {
+      for (size_t at; (at = args.find(name)) != std::string::npos;) args.replace(at, name.size(), value);
+    }
+    const std::string command =
+        fmt::format("'{0}' {1} </dev/null >{2}/stdout 2>{2}/stderr", WEFT_PROGRAM, args, folder());
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("stdout"), read("stderr")};
+  }
+  Json json(const std::string& args) const {
+    const Output output = weft(args + " --json");
+    EXPECT_EQ(output.code, 0) << args << "\n" << output.err;
+    auto json = parse_json(output.out, "stdout");
+    EXPECT_TRUE(json.ok()) << output.out;
+    return json.ok() ? *json : Json::object();
+  }
+  std::string folder() const { return dir_.path().string(); }
+  std::string read(const std::string& name) const {
+    std::ifstream in(dir_.path() / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  TempDir dir_;
+};
+
+TEST_F(ModelCommands, BadUseHasOneMessageAndCode2) {
+  struct BadUse {
+    const char *args, *message;
+  };
+  const BadUse uses[] = {
+      {"inspect", "MODEL is required (see weft inspect --help)"},
+      {"inspect nope",
+       "'nope' is not a model folder, not a config file and not a shipped config (shipped: deepseek-v4-flash, "},
+      {"inspect deepseek-v4.1-flash", "DeepSeek-V4.1 is another architecture and is not supported"},
+      {"inspect @T", "config.json: cannot open: No such file or directory"},
+      {"inspect @S/tokenizer_config.json", "'model_type' is missing; it names the model family"},
+      {"graph @S --tokens 4 --logits 5", "--logits 5 is above --tokens 4"},
+      {"graph @S --ctx 1048577", "--ctx 1048577: this model takes at most 1048576"},
+      {"graph @N --draft", "this checkpoint has no NextN draft layer that weft can run"},
+      {"graph @S --tokens 0", "--tokens: 0 is not >= 1 (see weft graph --help)"},
+      {"synth deepseek-v4-flash", "OUT is required (see weft synth --help)"},
+      {"synth deepseek-v4-flash @T", ": the folder is not empty; give a new one"},
+      {"synth deepseek-v4-flash @T/x --layers 0,99", "--layers: there is no layer 99; this config has 0 to 42"},
+      {"synth deepseek-v4-flash @T/x --layers 0,b", "--layers: 'b' is not a whole number (see weft synth --help)"},
+      {"synth deepseek-v4-flash @T/x --hidden 100", "hidden_size 100 is not divisible by the FP4 scale block 32"},
+      {"synth @N @T/x --mtp", "--mtp: this config has no draft layer"},
+      {"dump @S --tensor x --out @T/f", "nothing to run: give -p TEXT or --ids 1,2,3"},
+      {"dump @S -p x --ids 1 --tensor x --out @T/f", "--prompt excludes --ids (see weft dump --help)"},
+      {"dump @S -p x --out @T/f", "--tensor is required (see weft dump --help)"},
+      {"dump @S --ids 1,x --tensor x --out @T/f", "--ids: 'x' is not a whole number (see weft dump --help)"},
+      {"dump @S --ids 4096 --tensor x --out @T/f", "token id 4096 is outside the vocabulary of 4096"},
+      {"dump @S --ids 1 --tensor x --out @T/no/f", "--out: there is no folder "},
+      {"dump @S --ids 1 --tensor logits --tensor layers.0.ffn_uot --out @T/f",
+       "--tensor 'layers.0.ffn_uot' matches none of the 152 values; close: layers.0.ffn_out, "},
+      {"dump @N -p x --tensor x --out @T/f", "tokenizer.json"},
+      {"dump @N --draft --ids 1 --tensor x --out @T/f", "this checkpoint has no draft (MTP) layer"},
+      {"verify @S --tokens 1", "--tokens: 1 is not >= 2 (see weft verify --help)"},
+      {"verify @S --tokens 1048576", "--tokens 1048576: this model takes 2 to 1048572"},
+      {"verify @S --dtype f16", "--dtype: f16 not in {both,f32,bf16} (see weft verify --help)"},
+      {"verify deepseek-v4-flash", "deepseek-v4-flash: not a folder with a model"},
+  };
+  for (const BadUse& bad : uses) {
+    const Output output = weft(bad.args);
+    EXPECT_EQ(output.code, 2) << bad.args;
+    EXPECT_EQ(output.out, "") << bad.args;
+    EXPECT_TRUE(output.err.starts_with("weft: ")) << bad.args << "\n" << output.err;
+    EXPECT_NE(output.err.find(bad.message), std::string::npos) << bad.args << "\n" << output.err;
+  }
+  EXPECT_FALSE(fs::exists(dir_.path() / "x"));
+  EXPECT_FALSE(fs::exists(dir_.path() / "f"));
+}
+
+TEST_F(ModelCommands, HelpHasExamples) {
+  for (const char* name : {"inspect", "graph", "synth", "dump", "verify"}) {
+    const Output help = weft(fmt::format("{} --help", name));
+    EXPECT_EQ(help.code, 0);
+    EXPECT_NE(help.out.find(fmt::format("Examples:\n  weft {} ", name)), std::string::npos) << help.out;
+  }
+}
+
+TEST_F(ModelCommands, InspectEveryShippedConfig) {
+  struct Case {
+    const char* name;
+    int64_t bytes, tensors, parameters;
+  };
+  const Case cases[] = {{"deepseek-v4-flash", 159609485896, 69187, 290942289362},
+                        {"deepseek-v4-flash-20260424", 159609485896, 69187, 290942289362},
+                        {"deepseek-v4-flash-0731", 166878536440, 72317, 304178091454},
+                        {"deepseek-v4-pro", 864704792696, 145116, 1598837347742},
+                        {"deepseek-v4-pro-0813", 892727580904, 149782, 0}};
+  for (const Case& c : cases) {
+    const Json j = json(std::string("inspect ") + c.name);
+    EXPECT_EQ(j["bytes"]["total"], c.bytes) << c.name;
+    EXPECT_EQ(j["tensors"], c.tensors) << c.name;
+    EXPECT_TRUE(c.parameters == 0 || j["parameters"]["total"] == c.parameters) << c.name << ": " << j["parameters"];
+    EXPECT_EQ(j["contents"], "config only");
+    EXPECT_EQ(j["caches"]["contexts"].size(), 3u);
+  }
+  // deepseek_v4.md 1.1: 21 CSA layers (an entry of 512 and a key of 128 per 4 tokens), 20 HCA layers (an entry per
+  // 128), bf16.
+  EXPECT_EQ(json("inspect deepseek-v4-flash")["caches"]["growth_bytes_per_token"],
+            21 * (512 + 128) * 2 / 4.0 + 20 * 512 * 2 / 128.0);
+}
+
+TEST_F(ModelCommands, InspectWeights) {
+  const Json j = json("inspect @S");
+  EXPECT_EQ(j["contents"], "config and weights");
+  EXPECT_EQ(j["family"], "deepseek_v4");
+  EXPECT_EQ(j["dimensions"]["hidden_size"], 256);
+  const auto file = SafetensorsFile::open(kData + "/sample/austen-v4/model.safetensors");
+  ASSERT_TRUE(file.ok());
+  int64_t bytes = 0;
+  for (const SafetensorsEntry& entry : (*file)->entries()) bytes += entry.type.bytes();
+  EXPECT_EQ(j["bytes"]["total"], bytes);
+  const Output text = weft("inspect @N");
+  EXPECT_EQ(text.code, 0);
+  EXPECT_NE(text.out.find("there is no tokenizer.json"), std::string::npos);
+}
+
+TEST_F(ModelCommands, Graph) {
+  const Output text = weft("graph deepseek-v4-flash --tokens 16");
+  EXPECT_EQ(text.code, 0);
+  EXPECT_TRUE(text.out.starts_with("graph deepseek_v4\ninput tokens: I32[tokens 16]\n")) << text.out.substr(0, 100);
+  const Output draft = weft("graph @S --draft --dtype f32 --summary");
+  EXPECT_EQ(draft.code, 0);
+  EXPECT_TRUE(draft.out.starts_with("graph deepseek_v4_nextn: ")) << draft.out.substr(0, 100);
+  EXPECT_EQ(json("graph deepseek-v4-pro --tokens 4 --logits 2")["logits"], 2);
+}
+
+TEST_F(ModelCommands, SynthMakesAModelThatRuns) {
+  const Json made = json("synth @S @T/out --layers 0,1,2 --mtp --experts 16 --seed 3");
+  EXPECT_TRUE(fs::exists(dir_.path() / "out/tokenizer.json"));
+  const Json seen = json("inspect @T/out");
+  EXPECT_EQ(seen["bytes"]["total"], made["bytes"]);
+  EXPECT_EQ(seen["dimensions"]["n_routed_experts"], 16);
+  EXPECT_EQ(seen["dimensions"]["num_hidden_layers"], 3);
+  // Logits are finite, not constant, and the experts are used about alike: at most 16 of 48 picks of a token fall on
+  // each.
+  const Json dumped = json(
+      "dump @T/out --ids 5,17,300,4000,77,1024,9,2048,31,512,3,1999,640,90,8,4095 "
+      "--tensor logits --tensor 'layers.2.route' --out @T/values --dtype f32");
+  EXPECT_EQ(dumped["tensors"].size(), 2u);
+  const auto file = SafetensorsFile::open(dir_.path() / "values");
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  const TensorView logits = (*file)->view(*(*file)->find("logits")),
+                   route = (*file)->view(*(*file)->find("layers.2.route"));
+  ASSERT_EQ(to_string(logits.type), "F32[16,4096]");
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < logits.shape().num_elements(); ++i) {
+    const double x = logits.as<float>()[i];
+    ASSERT_TRUE(std::isfinite(x));
+    sum += x;
+    squares += x * x;
+  }
+  const auto n = static_cast<double>(logits.shape().num_elements());
+  EXPECT_GT(squares / n - sum / n * sum / n, 0.1);
+  std::vector<int> used(16);
+  for (int64_t i = 0; i < route.shape().num_elements(); ++i) ++used[static_cast<size_t>(route.as<int32_t>()[i])];
+  EXPECT_LE(*std::max_element(used.begin(), used.end()), 10);
+  EXPECT_GE(std::count_if(used.begin(), used.end(), [](int count) { return count > 0; }), 8);
+}
+
+TEST_F(ModelCommands, DumpIsTheSameForEveryStepSize) {
+  for (const char* step : {"1", "3", "64"}) {
+    const Output output =
+        weft(fmt::format("dump @S -p 'It is a truth universally acknowledged' --tensor '*.ffn_out' --tensor '*logits' "
+                         "--draft --step-tokens {0} --out @T/{0}",
+                         step));
+    ASSERT_EQ(output.code, 0) << output.err;
+  }
+  EXPECT_TRUE(read("1") == read("64"));
+  EXPECT_TRUE(read("3") == read("64"));
+  const auto file = SafetensorsFile::open(dir_.path() / "64");
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  EXPECT_NE((*file)->find("draft.mtp.0.ffn_out"), nullptr);
+}
+
+TEST_F(ModelCommands, VerifyReportsEachLine) {
+  const Json j = json("verify @N --dtype f32 --tokens 20");
+  EXPECT_EQ(j["failed"], 0);
+  EXPECT_GT(j["passed"], 10);
+  EXPECT_EQ(j["lines"][0]["name"], "run = run again");
+}
+
+}  // namespace
+}  // namespace weft
