@@ -1,6 +1,5 @@
 // weft eval: perplexity of a text.
 #include <chrono>
-#include <fstream>
 #include <iterator>
 
 #include "cli/command.h"
@@ -8,6 +7,7 @@
 #include "cli/model_options.h"
 #include "cli/perplexity.h"
 #include "io/chat.h"
+#include "io/text_file.h"
 
 namespace weft {
 namespace {
@@ -41,10 +41,7 @@ class EvalCommand : public Command {
 };
 
 Result<std::vector<int32_t>> EvalCommand::read_tokens(const Tokenizer& tokenizer) const {
-  std::ifstream file(file_, std::ios::binary);
-  std::string text;
-  if (file) text.assign(std::istreambuf_iterator<char>(file), {});
-  if (!file) return invalid_argument(fmt::format("{}: cannot be read", file_));
+  WEFT_ASSIGN_OR_RETURN(const std::string text, read_text_file(file_));
   Result<std::vector<int32_t>> tokens = tokenizer.encode(text);
   if (!tokens.ok()) return Status(tokens.status().code(), fmt::format("{}: {}", file_, tokens.status().message()));
   if (max_tokens_ && *max_tokens_ < static_cast<int64_t>(tokens->size())) tokens->resize(*max_tokens_);

@@ -1,5 +1,4 @@
 // weft run: text from a model, once or as a conversation.
-#include <fstream>
 #include <iostream>
 #include <iterator>
 
@@ -9,6 +8,7 @@
 #include "cli/run_args.h"
 #include "cli/run_report.h"
 #include "cli/text_stream.h"
+#include "io/text_file.h"
 
 namespace weft {
 namespace {
@@ -23,15 +23,8 @@ constexpr char kExamples[] =
     "  weft run MODEL_DIR --chat -p \"What is a fugue?\" --dtype f32\n";
 
 Result<std::string> read_prompt_file(const std::string& name) {
-  std::string text;
-  if (name == "-") {
-    text.assign(std::istreambuf_iterator<char>(std::cin), {});
-    return text;
-  }
-  std::ifstream file(name, std::ios::binary);
-  if (file) text.assign(std::istreambuf_iterator<char>(file), {});
-  if (!file) return invalid_argument(fmt::format("{}: cannot be read", name));
-  return text;
+  if (name == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  return read_text_file(name);
 }
 
 class RunCommand : public Command {

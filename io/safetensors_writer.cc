@@ -57,6 +57,14 @@ std::optional<std::string> quoted(const std::string& text) {
   return result;
 }
 
+// The finished file takes the place of what is at `path`: that may only be a regular file, or nothing.
+Status expect_replaceable(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) return {};
+  return invalid_argument(fmt::format("{}: exists and is not a regular file", path.string()));
+}
+
 }  // namespace
 
 Result<SafetensorsWriter> SafetensorsWriter::create(const std::filesystem::path& path,
@@ -97,6 +105,7 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::filesystem::path&
   header += '}';
   header.resize((header.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
 
+  WEFT_RETURN_IF_ERROR(expect_replaceable(path));
   SafetensorsWriter writer;
   writer.path_ = path;
   writer.tmp_path_ = path;
@@ -178,6 +187,7 @@ Status write_safetensors_index(const std::filesystem::path& dir,
 }
 
 Status write_file(const std::filesystem::path& path, std::string_view text) {
+  WEFT_RETURN_IF_ERROR(expect_replaceable(path));
   std::filesystem::path tmp = path;
   tmp += ".tmp";
   const int fd = ::open(tmp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

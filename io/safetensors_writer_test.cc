@@ -94,10 +94,10 @@ TEST(SafetensorsWriter, Errors) {
     EXPECT_NE(writer.status().message().find(c.message), std::string::npos)
         << c.what << ": " << writer.status().message();
   }
-  // The final name is taken by a folder: finish fails and cleans up.
-  std::filesystem::create_directories(dir.path() / "taken" / "x");
+  // The final name is taken by a folder meanwhile: finish fails and cleans up.
   auto writer = SafetensorsWriter::create(dir.path() / "taken", std::vector<NamedTensorType>{a});
   ASSERT_TRUE(writer.ok());
+  std::filesystem::create_directories(dir.path() / "taken" / "x");
   ASSERT_TRUE(writer->write(std::as_bytes(std::span("a", 1))).ok());
   const Status status = writer->finish();
   EXPECT_EQ(status.code(), StatusCode::kMachineFailed);

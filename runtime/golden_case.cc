@@ -56,6 +56,9 @@ Result<Case> read_case(const std::filesystem::path& path) {
     if (!value.is_number()) return invalid_argument(fmt::format("{}: tolerance.{} is not a number", where, key));
     c.tolerance[key] = value.get<double>();
   }
+  if (!c.tolerance.contains("logits_max_abs")) {
+    return invalid_argument(fmt::format("{}: tolerance.logits_max_abs is missing", where));
+  }
   return c;
 }
 

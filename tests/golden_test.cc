@@ -72,5 +72,23 @@ TEST(Golden, WrongExpectationIsReported) {
   fs::remove_all(bad);
 }
 
+// A case without a tolerance for its logits would always pass: it is refused.
+TEST(Golden, MissingToleranceIsAnError) {
+  namespace fs = std::filesystem;
+  const fs::path good = fs::path(WEFT_SOURCE_DIR) / "testdata/golden/deepseek_v4/f32_small";
+  const fs::path bad = fs::temp_directory_path() / "weft_golden_test_no_tolerance";
+  fs::remove_all(bad);
+  fs::copy(good, bad, fs::copy_options::recursive);
+  fs::remove(bad / "case.json");
+  std::FILE* file = std::fopen((bad / "case.json").c_str(), "w");
+  ASSERT_NE(file, nullptr);
+  std::fputs(R"({"dtype": "f32", "prompts": [[1]], "greedy": [[]], "tolerance": {}})", file);
+  std::fclose(file);
+  const auto report = check_golden_case(bad, {.num_threads = 1});
+  ASSERT_FALSE(report.ok());
+  EXPECT_NE(report.status().message().find("case.json: tolerance.logits_max_abs is missing"), std::string::npos);
+  fs::remove_all(bad);
+}
+
 }  // namespace
 }  // namespace weft

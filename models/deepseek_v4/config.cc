@@ -37,8 +37,7 @@ Status refuse_other_architectures(const Json& json, const std::string& where) {
 
 // Keys without influence on what is computed here: Python class names, training, generation helpers.
 void read_informational(JsonFields& f) {
-  f.informational({"transformers_version", "initializer_range", "use_cache", "torch_dtype", "dtype",
-                   "attention_dropout", "pad_token_id", "_name_or_path", "router_aux_loss_coef",
+  f.informational({"transformers_version", "initializer_range", "use_cache", "attention_dropout", "pad_token_id", "_name_or_path", "router_aux_loss_coef",
                    "router_jitter_noise", "output_router_logits", "output_attentions", "output_hidden_states",
                    "return_dict", "is_encoder_decoder", "id2label", "label2id", "problem_type",
                    "chunk_size_feed_forward", "auto_map", "use_bidirectional_attention"});
@@ -95,6 +94,7 @@ void read_fixed(JsonFields& f) {
     }
   }
   f.one_of_if("hidden_act", {"silu"});
+  for (const char* key : {"torch_dtype", "dtype"}) f.one_of_if(key, {"bfloat16", "float16", "float32"});
   f.one_of_if("scoring_func", {"sqrtsoftplus"});
   f.one_of_if("topk_method", {"noaux_tc"});
   f.must_be("norm_topk_prob", true);

@@ -134,6 +134,7 @@ TEST(Config, Errors) {
       {R"({"qk_rope_head_dim": 256})", "qk_rope_head_dim 256 is above index_head_dim 128"},
       {R"({"index_head_dim": 96})", "index_head_dim 96 is not a power of two"},
       {R"({"moe_intermediate_size": 2040})", "moe_intermediate_size 2040 is not divisible by the FP4 scale block 32"},
+      {R"({"torch_dtype": "int3"})", "torch_dtype: 'int3' is not supported; supported: bfloat16, float16, float32"},
       {R"({"hidden_act": "gelu"})", "hidden_act: 'gelu' is not supported; supported: silu"},
       {R"({"scoring_func": "sigmoid"})", "scoring_func: 'sigmoid' is not supported; supported: sqrtsoftplus"},
       {R"({"topk_method": "greedy"})", "topk_method: 'greedy' is not supported; supported: noaux_tc"},
