@@ -26,7 +26,8 @@ struct NamedTensorType {
 
 class SafetensorsWriter {
  public:
-  // Creates FILE.tmp and writes the header. Errors: a name twice, a type that the format lacks, I/O.
+  // Creates FILE.tmp and writes the header. Errors: a name twice, a type that the format lacks, FILE exists and is not a
+  // regular file, I/O.
   static Result<SafetensorsWriter> create(const std::filesystem::path& path, std::span<const NamedTensorType> tensors,
                                           std::span<const std::pair<std::string, std::string>> metadata = {});
   SafetensorsWriter(SafetensorsWriter&& other) noexcept;
