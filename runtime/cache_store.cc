@@ -10,6 +10,15 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// What a saved sequence holds of a cache: all rows of its ring, or the entries of its length.
+int64_t saved_rows(const CacheSpec& spec, int64_t length) {
+  return spec.kind == CacheKind::kRing ? spec.ring_rows : length / spec.ratio;
+}
+
+std::byte* saved_row(const CacheSpec& spec, const TensorView& cache, int32_t slot, std::span<const int32_t> pages, int64_t i) {
+  return spec.kind == CacheKind::kRing ? RingRows(cache).row(slot, i) : PagedRows(cache, pages).row(i);
+}
+
 }  // namespace
 
 Result<CacheStore> CacheStore::create(std::vector<CacheSpec> specs, const CacheCapacity& capacity) {
@@ -101,11 +110,9 @@ SavedSequence CacheStore::save(int32_t slot) const {
   for (const CacheSpec& spec : specs_) {
     std::vector<std::byte>& rows = saved.rows.emplace_back();
     const TensorView cache = view(spec.name);
-    const int64_t count = spec.kind == CacheKind::kRing ? spec.ring_rows : saved.length / spec.ratio;
-    rows.resize(count * spec.row_bytes());
-    for (int64_t i = 0; i < count; ++i) {
-      const std::byte* row = spec.kind == CacheKind::kRing ? RingRows(cache).row(slot, i) : PagedRows(cache, pages_[slot]).row(i);
-      std::memcpy(rows.data() + i * spec.row_bytes(), row, spec.row_bytes());
+    rows.resize(saved_rows(spec, saved.length) * spec.row_bytes());
+    for (int64_t i = 0; i < saved_rows(spec, saved.length); ++i) {
+      std::memcpy(rows.data() + i * spec.row_bytes(), saved_row(spec, cache, slot, pages_[slot], i), spec.row_bytes());
     }
   }
   return saved;
@@ -118,20 +125,18 @@ Status CacheStore::restore(int32_t slot, const SavedSequence& saved) {
   }
   for (size_t c = 0; c < specs_.size(); ++c) {
     const CacheSpec& spec = specs_[c];
-    const int64_t count = spec.kind == CacheKind::kRing ? spec.ring_rows : saved.length / spec.ratio;
-    if (static_cast<int64_t>(saved.rows[c].size()) != count * spec.row_bytes()) {
+    const int64_t bytes = saved_rows(spec, saved.length) * spec.row_bytes();
+    if (static_cast<int64_t>(saved.rows[c].size()) != bytes) {
       return invalid_argument(fmt::format("the saved sequence has {} bytes of cache '{}', expected {}", saved.rows[c].size(),
-                                          spec.name, count * spec.row_bytes()));
+                                          spec.name, bytes));
     }
   }
   WEFT_RETURN_IF_ERROR(reserve(slot, saved.length));
   for (size_t c = 0; c < specs_.size(); ++c) {
     const CacheSpec& spec = specs_[c];
     const TensorView cache = view(spec.name);
-    const int64_t count = static_cast<int64_t>(saved.rows[c].size()) / spec.row_bytes();
-    for (int64_t i = 0; i < count; ++i) {
-      std::byte* row = spec.kind == CacheKind::kRing ? RingRows(cache).row(slot, i) : PagedRows(cache, pages_[slot]).row(i);
-      std::memcpy(row, saved.rows[c].data() + i * spec.row_bytes(), spec.row_bytes());
+    for (int64_t i = 0; i < saved_rows(spec, saved.length); ++i) {
+      std::memcpy(saved_row(spec, cache, slot, pages_[slot], i), saved.rows[c].data() + i * spec.row_bytes(), spec.row_bytes());
     }
   }
   advance(slot, saved.length);

@@ -49,7 +49,6 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Model> mode
   capacity.draft_rows = o.max_drafts;
   // Every sequence may leave its last page unfilled.
   capacity.num_pages = ceil_div(o.total_context, capacity.page_tokens) + (o.max_sequences - 1);
-  engine->caches_ = {};
   auto specs = engine->model_->caches(o.mode, capacity);
   WEFT_ASSIGN_OR_RETURN(engine->caches_, CacheStore::create(std::move(specs), capacity));
   WEFT_RETURN_IF_ERROR(engine->check_memory());
