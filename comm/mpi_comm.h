@@ -1,0 +1,47 @@
+// Ranks as MPI processes (OpenMPI or MPICH; optional at build time).
+//
+// MPI moves bytes and nothing else: sums are made here, in the canonical order, never by MPI_Reduce. The library is
+// initialised with MPI_THREAD_SERIALIZED: one thread at a time may use the endpoints of a process. All waiting is polling,
+// so that a fault elsewhere is seen. Ranks on one host share a board (comm/board.h) in a shared-memory window: it holds what
+// each rank is doing, its failure, and a lock that the operating system releases when the process dies.
+//
+// Choose the implementation when configuring: Debian's default is OpenMPI; for MPICH
+//   cmake ... -DMPI_CXX_COMPILER=mpicxx.mpich -DMPIEXEC_EXECUTABLE=/usr/bin/mpiexec.mpich
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "comm/communicator.h"
+
+namespace weft {
+
+struct MpiOptions {
+  CommOptions comm;
+  // Every transfer is preceded by a message that says what it belongs to. On one host the board does the same for less, so
+  // kAuto sends them only where ranks are on several hosts.
+  enum class Headers { kAuto, kAlways };
+  Headers headers = Headers::kAuto;
+};
+
+// True if this build has MPI.
+bool mpi_available();
+// True if the process was started by mpirun or mpiexec (looks at the environment that they set).
+bool started_by_mpi();
+
+class MpiWorld {
+ public:
+  // Initialises MPI. Without MPI in the build: an error that says so. At most one MpiWorld lives in a process, ever.
+  static Result<std::unique_ptr<MpiWorld>> start(const MpiOptions& options);
+  // Finalises MPI if nothing failed; collective. Endpoints must be gone.
+  virtual ~MpiWorld() = default;
+
+  virtual Communicator& world() = 0;
+
+  // Ends the job after a failure, all processes of it, with exit status `exit_code`. Prints `status` through `print` on one
+  // process per host, the first that comes here. Does not return.
+  [[noreturn]] virtual void end_job(const Status& status, int exit_code,
+                                    const std::function<void(const Status&)>& print) = 0;
+};
+
+}  // namespace weft
