@@ -1,0 +1,67 @@
+// Token splits: which rank computes which rows of a batch. Whatever the split, the result is the same thing, segments per rank.
+//
+//   flat         the concatenated batch in P equal blocks of t = ceil(num_rows / P) rows; the last ranks carry the padding
+//   per_request  every request in P contiguous runs of ceil(q / P) rows, the last ones shorter or empty
+//   zigzag       every request in 2P chunks of ceil(q / 2P) rows, rank r has chunks r and 2P-1-r (causal balance); decode requests
+//                are not split: all ranks compute them, and rank 0's copy counts
+//   owned        whole requests; cache slot s belongs to rank s mod P for as long as it is open (caches are rank-local), so the
+//                slots of a rank differ by at most one from those of any other
+//
+// Zigzag is the form with chunks clipped at q; segments of a rank are ascending in (request, row). No split communicates.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "sharding/segment.h"
+
+namespace weft {
+
+enum class TokenSplit { kFlat, kPerRequest, kZigzag, kOwned };
+std::string_view token_split_name(TokenSplit split);  // "flat", "per_request", "zigzag", "owned"
+
+// The rows of one request in a step, the same on all ranks.
+struct BatchRequest {
+  int32_t slot = 0;        // in the caches
+  int64_t new_tokens = 0;  // q: rows of this step
+  int64_t length = 0;      // kv: tokens after the step; 0 = a request that only pads the batch to its capacity
+  bool decode = false;     // its rows are decode or draft rows, not part of a prompt
+
+  bool padding() const { return length == 0; }
+  int64_t start_pos() const { return padding() ? 0 : length - new_tokens; }  // tokens in the caches before the step
+};
+
+struct GlobalBatch {
+  std::vector<BatchRequest> requests;  // their rows follow one another from row 0
+  int64_t num_rows = 0;                // rows of the input tensor, at least those of the requests
+
+  int64_t num_tokens() const;  // rows of the requests (padding requests too)
+};
+
+// Every request: new_tokens >= 0, length 0 or >= new_tokens, slot >= 0 and used once; num_rows >= num_tokens().
+Status check_batch(const GlobalBatch& batch);
+
+// By rank: the non-empty segments, row0 counted in the batch, ascending. Segments of padding requests have kv_end 0. Rows beyond
+// num_tokens() are in no segment. One rank gets every request whole, whatever the split.
+// Errors: check_batch, ranks < 1, owned with padding requests (no rank owns those).
+Result<std::vector<std::vector<Segment>>> split_tokens(const GlobalBatch& batch, TokenSplit split, int ranks);
+
+// Rows [begin, end) of a request of q rows that rank r of P computes under per_request.
+struct RowRange {
+  int64_t begin = 0, end = 0;
+  bool operator==(const RowRange&) const = default;
+};
+RowRange per_request_rows(int64_t q, int ranks, int rank);
+
+// owned: rank of a slot, and its number among the slots of that rank (rank-local caches).
+inline int slot_owner(int32_t slot, int ranks) { return slot % ranks; }
+inline int32_t slot_on_owner(int32_t slot, int ranks) { return slot / ranks; }
+
+// An upper bound of the rows that zigzag gives one rank out of `budget` rows of at most `num_requests` requests, of which decode
+// ones have at most `decode_rows` rows: decode rows are on every rank, and both chunks of a request may be rounded up. Budgets
+// reserve this, not budget / ranks.
+int64_t zigzag_row_bound(int64_t budget, int ranks, int64_t num_requests, int64_t decode_rows);
+
+}  // namespace weft
