@@ -1,9 +1,9 @@
 // Who computes which compressed rows when every rank compresses only part of the tokens (compressor=split).
 //
-// Compressed row w of a request is made of the tokens at ratio * (w - overlap) .. ratio * (w + 1) - 1 (overlap 1: two blocks, the
-// first of a sequence has no predecessor; overlap 0: one block). Its owner is the rank that computes the LAST of them, so it is
-// complete in the step that has that token. What is left over, fewer than ratio tokens, is the tail state; its owner is the rank
-// of the request's last token.
+// Compressed row w of a request is made of the tokens at ratio * (w - overlap) .. ratio * (w + 1) - 1 (overlap 1: two
+// blocks, the first of a sequence has no predecessor; overlap 0: one block). Its owner is the rank that computes the
+// LAST of them, so it is complete in the step that has that token. What is left over, fewer than ratio tokens, is the
+// tail state; its owner is the rank of the request's last token.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace weft {
 
-// Compressed rows [first_row, first_row + num_rows) of a request, made of the positions [input_begin, input_end). Positions before
-// the request's start_pos come from the compressor state, later ones may belong to other ranks.
+// Compressed rows [first_row, first_row + num_rows) of a request, made of the positions [input_begin, input_end).
+// Positions before the request's start_pos come from the compressor state, later ones may belong to other ranks.
 struct CompressedRows {
   int64_t request = 0;  // index in the batch
   int64_t first_row = 0, num_rows = 0;

@@ -1,5 +1,5 @@
-// A layout: sizes of the mesh axes and one named choice per component. The one description that the command line, the passes,
-// the planner and the contracts of the model families read.
+// A layout: sizes of the mesh axes and one named choice per component. The one description that the command line, the
+// passes, the planner and the contracts of the model families read.
 //
 // Text form, e.g. "tp4+dsa_cp+sp", "dp2tp4+ep8+ple=etp", "tp2pcp2", "pcp2+split=zigzag", "ep4":
 //
@@ -8,10 +8,11 @@
 //   axis   = "dp" | "pp" | "pcp" | "tp" | "dcp" | "ep"     each at most once, in any order and any item
 //   flag   = "dsa_cp" (attention=dsa_cp) | "sp" (sequence_parallel=on) | "owned" (split=owned)
 //
-// Sizes and choices that are not named keep their defaults below; no choice switches another one on. Two sizes are derived:
-// a missing dp is devices / (pp * pcp * tp) where the number of devices is given; without it, a layout whose only size is ep is
-// that of `ep` ranks side by side, dp = ep. to_string prints the canonical form: sizes other than 1 as dp pp tp pcp dcp ("tp1" if
-// all are 1), then dsa_cp, sp, the split, ep, and the other choices in the order of the struct, defaults left out.
+// Sizes and choices that are not named keep their defaults below; no choice switches another one on. Two sizes are
+// derived: a missing dp is devices / (pp * pcp * tp) where the number of devices is given; without it, a layout whose
+// only size is ep is that of `ep` ranks side by side, dp = ep. to_string prints the canonical form: sizes other than 1
+// as dp pp tp pcp dcp ("tp1" if all are 1), then dsa_cp, sp, the split, ep, and the other choices in the order of the
+// struct, defaults left out.
 #pragma once
 
 #include <optional>
@@ -25,14 +26,16 @@
 
 namespace weft {
 
-// heads: query heads are split over tp, all tokens on every rank.
-// dsa_cp: in prefill steps the tp ranks split the query tokens, all heads on every rank; K side on all tokens, caches replicated.
-//   In decode steps it slices heads from the full weights; with split=owned it uses all heads of the owned requests.
+// heads   query heads are split over tp, all tokens on every rank
+// dsa_cp  prefill steps: the tp ranks split the query tokens, with all heads; K side on all tokens, caches replicated.
+//         Decode steps: heads are slices of the full weights; with split=owned all heads of the owned requests.
 enum class AttentionChoice { kHeads, kDsaCp };
 
 // Where the output projection's weights are, once attention has all heads of local tokens (dsa_cp, owned):
-//   sharded      over tp; heads -> tokens all_to_all in token-major rows, partial sums reduced (L2a); owned: in group-major rows (L8)
-//   group_major  over tp; the all_to_all carries group-major rows, so that no transpose stands before O-A (L2d); same bytes and bits
+//   sharded      over tp; heads -> tokens all_to_all in token-major rows, partial sums reduced (L2a); with owned the
+//                rows are group-major (L8)
+//   group_major  over tp; the rows of the all_to_all are group-major in prefill too: no transpose before O-A (L2d);
+//                equal bytes sent, equal bits
 //   replicated   a full copy per rank, no collective (L2c)
 //   streamed     over tp; gathered into a shared full buffer before use (L2b); `prefetch` starts the gather early
 // What the boundary after it holds is not chosen here: all tokens without sequence_parallel, local tokens with it.
@@ -40,12 +43,12 @@ enum class OProjChoice { kSharded, kGroupMajor, kReplicated, kStreamed };
 
 enum class WeightChoice { kSharded, kReplicated };
 enum class GateChoice { kReplicated, kKSharded, kNSharded, kStreamed };
-enum class RouterChoice { kLocal, kFull };       // gate GEMM on the token slice, or on all rows before it is taken
-enum class DcpMode { kRows, kMerge };            // exact fetch of the selected rows (bitwise), or partial softmax (tolerance)
+enum class RouterChoice { kLocal, kFull };      // gate GEMM on the token slice, or on all rows before it is taken
+enum class DcpMode { kRows, kMerge };           // exact fetch of the rows (bitwise), or partial softmax (tolerance)
 enum class PleChoice { kReplicated, kSharded, kEtp };
 enum class PleTier { kMemory, kMapped };
-enum class MoeChoice { kEp, kTp };               // whole experts per rank, or every expert's width over tp (w2 by output column)
-enum class CompressorChoice { kFull, kSplit };   // every rank compresses all tokens, or the owner of a window's last token (L11)
+enum class MoeChoice { kEp, kTp };              // whole experts per rank, or the width of each over tp (w2 by column)
+enum class CompressorChoice { kFull, kSplit };  // every rank compresses all tokens, or the owner of a row does (L11)
 
 struct Layout {
   MeshSizes mesh;
@@ -67,17 +70,18 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// Errors name the position in the text (from 1), what was found and what is allowed. The result has passed check_layout; with
-// `devices` its world is that number.
+// Errors name the position in the text (from 1), what was found and what is allowed. The result has passed
+// check_layout; with `devices` its world is that number.
 Result<Layout> parse_layout(std::string_view text, std::optional<int64_t> devices = std::nullopt);
 
 std::string to_string(const Layout& layout);
 
-// A prefill step has at least one row that belongs to a prompt (mixed steps too); a decode step has only decode and draft rows.
+// A prefill step has at least one row that belongs to a prompt (mixed steps too); a decode step has only decode and
+// draft rows.
 enum class StepPhase { kPrefill, kDecode };
 
-// One rule of a contract. Facts are what it looks at beside the layout (a model's config); `violation` says what is wrong, what is
-// usable instead, or "" when the rule holds.
+// One rule of a contract. Facts are what it looks at beside the layout (a model's config); `violation` says what is
+// wrong, what is usable instead, or "" when the rule holds.
 template <class... Facts>
 struct LayoutRule {
   const char* name;

@@ -6,7 +6,7 @@
 // dcp and ep add no ranks, they regroup those that are there:
 //   dcp   neighbouring ranks of a TP group, dcp divides tp
 //   ep    neighbouring ranks of one stage in the order (dp, pcp, tp); ep divides dp * pcp * tp
-//   etp   (no axis of its own) the dp x tp ranks of one stage and PCP rank, dp-major: who shares embedding tables with ple=etp
+//   etp   no axis of its own: the dp x tp ranks of one stage and PCP rank, dp-major; they share tables with ple=etp
 // Slices are always taken by the index within a group, never by the world rank.
 #pragma once
 
@@ -33,7 +33,7 @@ struct MeshSizes {
 inline constexpr int kMaxAxisSize = 65536;         // far above any machine; keeps products within int64
 inline constexpr int64_t kMaxWorldSize = 1 << 20;  // groups are listed rank by rank
 
-// Sizes in 1..kMaxAxisSize, world within kMaxWorldSize, dcp | tp, ep | dp * pcp * tp. The message lists the usable sizes.
+// Sizes in 1..kMaxAxisSize, world within kMaxWorldSize, dcp | tp, ep | dp * pcp * tp. Messages list the usable sizes.
 Status check_mesh(const MeshSizes& sizes);
 
 // "1 2 4 8": the divisors of n, ascending.

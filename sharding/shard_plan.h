@@ -1,9 +1,10 @@
-// The plan of one step's token split: everything that its consumers need, computed once per step on every rank from the same
-// global inputs, without communication. Immutable; consumers read it and recompute nothing, least of all one view from the other:
+// The plan of one step's token split: everything that its consumers need, computed once per step on every rank from the
+// same global inputs, without communication. Immutable; consumers read it and recompute nothing, least of all one view
+// from the other:
 //
-//   global view  what writers of caches use: all rows of all requests (lengths, first positions, positions). Cache slots, block
+//   global view  what writers of caches use: lengths, first positions and positions of all requests. Cache slots, block
 //                tables and input ids stay global too, in the step's batch.
-//   local view   what the queries of this rank use: its rows, the key lengths that end at the last local query of each entry
+//   local view   what the queries of this rank use: its rows, and key lengths that end at the last local query
 //
 // Draft steps own plans of their own.
 #pragma once
@@ -42,17 +43,20 @@ struct GlobalView {
   bool operator==(const GlobalView&) const = default;
 };
 
-// Entries (E of them): one per request, empty ones included, under flat, per_request and owned; one per segment under zigzag.
+// E entries: one per request, empty ones included (flat, per_request, owned); under zigzag one per segment.
 struct LocalView {
   std::vector<Segment> segments;         // of real requests; row0 counted in the LOCAL rows; request = cache slot
   std::vector<int64_t> entry_request;    // [E]     index of the entry's request in the batch
   std::vector<int64_t> query_start_loc;  // [E + 1] first local row of each entry
-  std::vector<int64_t> seq_lens;         // [E]     keys visible to the entry's last local query (its position + 1). Of an entry
-                                         //         without rows: to be ignored (flat, owned: 0; per_request: where its rows ran out)
-  std::vector<int64_t> kv_row_start;     // [E]     ADDRESS: first row of the entry's request in a packed buffer that holds all
-                                         //         seq_lens rows of every request
-  std::vector<int64_t> kv_extent;        // [E + 1] EXTENT: prefix sum of seq_lens; addresses nothing but a buffer of that form
-  std::vector<int64_t> rows;             // [t]     row in the batch of each local row; -1 beyond the valid rows, never to be scattered
+  std::vector<int64_t> seq_lens;         // [E]     keys that its last local query sees: its position + 1. To be
+                                         //         ignored where an entry has no rows (flat, owned: 0; per_request:
+                                         //         where its rows ran out)
+  std::vector<int64_t> kv_row_start;     // [E]     ADDRESS: first row of the entry's request in a packed buffer of all
+                                         //         keys of all requests
+  std::vector<int64_t> kv_extent;        // [E + 1] EXTENT: prefix sum of seq_lens; an address only in a buffer that
+                                         //         holds just those keys
+  std::vector<int64_t> rows;             // [t]     row in the batch of each local row; -1 beyond the valid rows, never
+                                         //         to be scattered
   std::vector<int64_t> positions;        // [t]     position of each local row; -1 where the row is padding
 
   bool operator==(const LocalView&) const = default;
@@ -63,8 +67,8 @@ class ShardPlan {
   // Errors: those of split_tokens; rank outside 0..ranks-1.
   static Result<ShardPlan> create(const GlobalBatch& batch, const ShardPlanOptions& options);
 
-  // The same from segments that were made elsewhere (by rank; as split_tokens gives them). options.split says how entries are
-  // formed. Every row of the batch must be covered; copies of a row on several ranks count for the lowest one.
+  // The same from segments made elsewhere, by rank, as split_tokens gives them; options.split says how entries
+  // are formed. Every row must be covered; where several ranks have a copy, that of the lowest rank counts.
   static ShardPlan from_segments(const GlobalBatch& batch, const ShardPlanOptions& options,
                                  std::vector<std::vector<Segment>> by_rank);
 
@@ -84,17 +88,18 @@ class ShardPlan {
 
   const GlobalView& global() const { return global_; }
   const LocalView& local() const { return local_; }
-  const std::vector<std::vector<Segment>>& segments() const { return by_rank_; }  // of every rank, row0 counted in the batch
+  // Of every rank, row0 counted in the batch, those of padding requests included.
+  const std::vector<std::vector<Segment>>& segments() const { return by_rank_; }
 
-  // [N] where each row of the batch stands after the ranks' rows were gathered: tightly (valid rows only), or t rows per rank.
-  // Both are empty where that is the identity (flat, one rank).
+  // [N] where each row of the batch stands after the ranks' rows were gathered: tightly (valid rows only), or t rows
+  // per rank. Both are empty where that is the identity (flat, one rank).
   const std::vector<int64_t>& restore() const { return restore_; }
   const std::vector<int64_t>& padded_restore() const { return padded_restore_; }
 
   // [N] the rank whose copy of the row counts: the only one that computes it, or the lowest.
   const std::vector<int32_t>& row_owner() const { return row_owner_; }
-  // Local row j is the copy that counts: what an exchange of unique rows (expert dispatch) may send.
-  bool primary(int64_t j) const { return local_.rows[j] >= 0 && row_owner_[local_.rows[j]] == rank(); }
+  // Local row j is no padding, and the copy that counts: what an exchange of unique rows (expert dispatch) may send.
+  bool primary(int64_t j) const { return local_.positions[j] >= 0 && row_owner_[local_.rows[j]] == rank(); }
 
   // Errors when the ranks hold different numbers of valid rows, for collectives without counts.
   Status check_equal_rows(std::string_view what) const;

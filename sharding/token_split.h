@@ -1,13 +1,13 @@
-// Token splits: which rank computes which rows of a batch. Whatever the split, the result is the same thing, segments per rank.
+// Token splits: which rank computes which rows of a batch. The result is always the same: segments per rank.
 //
-//   flat         the concatenated batch in P equal blocks of t = ceil(num_rows / P) rows; the last ranks carry the padding
+//   flat         the concatenated batch in P equal blocks of t = ceil(num_rows / P) rows; the last hold the padding
 //   per_request  every request in P contiguous runs of ceil(q / P) rows, the last ones shorter or empty
-//   zigzag       every request in 2P chunks of ceil(q / 2P) rows, rank r has chunks r and 2P-1-r (causal balance); decode requests
-//                are not split: all ranks compute them, and rank 0's copy counts
-//   owned        whole requests; cache slot s belongs to rank s mod P for as long as it is open (caches are rank-local), so the
-//                slots of a rank differ by at most one from those of any other
+//   zigzag       every request in 2P chunks of ceil(q / 2P) rows, clipped at q; rank r has chunks r and 2P-1-r (causal
+//                balance). Decode requests are not split: all ranks compute them, and rank 0's copy counts
+//   owned        whole requests; cache slot s belongs to rank s mod P while it is open (caches are rank-local):
+//                the numbers of slots of two ranks differ by at most one
 //
-// Zigzag is the form with chunks clipped at q; segments of a rank are ascending in (request, row). No split communicates.
+// Segments of a rank are ascending in (request, row). No split communicates.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ struct GlobalBatch {
 // Every request: new_tokens >= 0, length 0 or >= new_tokens, slot >= 0 and used once; num_rows >= num_tokens().
 Status check_batch(const GlobalBatch& batch);
 
-// By rank: the non-empty segments, row0 counted in the batch, ascending. Segments of padding requests have kv_end 0. Rows beyond
-// num_tokens() are in no segment. One rank gets every request whole, whatever the split.
+// By rank: the non-empty segments, row0 counted in the batch, ascending. Segments of padding requests have kv_end 0.
+// Rows beyond num_tokens() are in no segment. One rank gets every request whole, whatever the split.
 // Errors: check_batch, ranks < 1, owned with padding requests (no rank owns those).
 Result<std::vector<std::vector<Segment>>> split_tokens(const GlobalBatch& batch, TokenSplit split, int ranks);
 
@@ -59,9 +59,9 @@ RowRange per_request_rows(int64_t q, int ranks, int rank);
 inline int slot_owner(int32_t slot, int ranks) { return slot % ranks; }
 inline int32_t slot_on_owner(int32_t slot, int ranks) { return slot / ranks; }
 
-// An upper bound of the rows that zigzag gives one rank out of `budget` rows of at most `num_requests` requests, of which decode
-// ones have at most `decode_rows` rows: decode rows are on every rank, and both chunks of a request may be rounded up. Budgets
-// reserve this, not budget / ranks.
+// An upper bound of the rows that zigzag gives one rank out of `budget` rows of at most `num_requests` requests, of
+// which decode ones have at most `decode_rows` rows: decode rows are on every rank, and both chunks of a request may be
+// rounded up. Budgets reserve this, not budget / ranks.
 int64_t zigzag_row_bound(int64_t budget, int ranks, int64_t num_requests, int64_t decode_rows);
 
 }  // namespace weft
