@@ -1,4 +1,5 @@
-// A run of consecutive query rows of one request: what every token split of a batch comes down to.
+// A run of consecutive query rows of one request: what every token split of a batch comes down to. Rows are counted in
+// the batch, or among a rank's own rows where values hold local tokens.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,7 @@ namespace weft {
 
 struct Segment {
   int32_t request = 0;  // slot of the request in the caches
-  int64_t row0 = 0;     // first row in the batch
+  int64_t row0 = 0;     // first row
   int64_t len = 0;      // rows
   int64_t kv_end = 0;   // position just past the last row: row j is at position kv_end - len + j
 

@@ -143,8 +143,23 @@ RowRange per_request_rows(int64_t q, int ranks, int rank) {
   return {begin, std::min(begin + run, q)};
 }
 
-int64_t zigzag_row_bound(int64_t budget, int ranks, int64_t num_requests, int64_t decode_rows) {
-  // One ninth of slack beside the equal share, as published for the engine that reserves by this formula.
+int64_t local_row_capacity(TokenSplit split, const StepCapacity& capacity, int ranks) {
+  const int64_t tokens = capacity.tokens, requests = capacity.requests;
+  if (ranks == 1) return tokens;
+  switch (split) {
+    case TokenSplit::kFlat: return ceil_div(tokens, ranks);
+    // The sum of ceil(q / P), each at most (q + P - 1) / P.
+    case TokenSplit::kPerRequest: return std::min(tokens, (tokens + requests * (ranks - 1)) / ranks);
+    // Decode rows whole; of the others two chunks of ceil(q / 2P), each less than q / 2P + 1.
+    case TokenSplit::kZigzag:
+      return std::min(tokens, ceil_div(tokens, ranks) + requests * std::max<int64_t>(capacity.decode_rows, 2));
+    case TokenSplit::kOwned: return std::min(tokens, ceil_div(requests, ranks) * capacity.decode_rows);
+  }
+  WEFT_CHECK(false, "split {}", static_cast<int>(split));
+}
+
+int64_t zigzag_row_reserve(int64_t budget, int ranks, int64_t num_requests, int64_t decode_rows) {
+  // An eighth of slack on the equal share is part of the published formula.
   const int64_t share = ceil_div(budget, ranks) * 9 / 8;
   const int64_t per_request = num_requests * std::max<int64_t>(decode_rows, 2);
   return std::min(budget, std::max<int64_t>(1, share + std::min(budget, per_request)));

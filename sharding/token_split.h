@@ -59,9 +59,21 @@ RowRange per_request_rows(int64_t q, int ranks, int rank);
 inline int slot_owner(int32_t slot, int ranks) { return slot % ranks; }
 inline int32_t slot_on_owner(int32_t slot, int ranks) { return slot / ranks; }
 
-// An upper bound of the rows that zigzag gives one rank out of `budget` rows of at most `num_requests` requests, of
-// which decode ones have at most `decode_rows` rows: decode rows are on every rank, and both chunks of a request may be
-// rounded up. Budgets reserve this, not budget / ranks.
-int64_t zigzag_row_bound(int64_t budget, int ranks, int64_t num_requests, int64_t decode_rows);
+// What the steps of one shape may hold: the capacities that a graph is built for.
+struct StepCapacity {
+  int64_t tokens = 0;       // rows of the input tensor
+  int64_t requests = 0;     // requests, and cache slots
+  int64_t decode_rows = 1;  // rows of a decode request: 1 + drafts
+
+  bool operator==(const StepCapacity&) const = default;
+};
+
+// Rows that one rank may have to hold in such a step, padding included: no plan within the capacity has a larger t.
+// owned counts decode steps: requests of at most decode_rows rows each.
+int64_t local_row_capacity(TokenSplit split, const StepCapacity& capacity, int ranks);
+
+// What one published engine reserves per rank under zigzag instead of budget / ranks, for decode rows that are on every
+// rank and chunks that are rounded up; `decode_rows` per request.
+int64_t zigzag_row_reserve(int64_t budget, int ranks, int64_t num_requests, int64_t decode_rows);
 
 }  // namespace weft
