@@ -3,7 +3,7 @@
 //
 // Calls are collective: all ranks of the group issue the same calls in the same order, a rank with no rows too. `name`
 // says which value is moved (the node's name in the graph); it must be the same on all ranks, and errors quote it.
-// One thread at a time uses an endpoint. Transfers that shall overlap with others need a subgroup of their own.
+// One thread at a time uses the endpoints of a rank (all of them: its world endpoint and those of subgroups).
 //
 // Buffers have a capacity, the rows of a call are an argument. Only valid rows are read and written, rows behind them keep
 // their bytes. src must not overlap dst unless said otherwise. src may be overwritten when the call returns.

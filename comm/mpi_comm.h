@@ -26,20 +26,23 @@ struct MpiOptions {
 
 // True if this build has MPI.
 bool mpi_available();
-// True if the process was started by mpirun or mpiexec (looks at the environment that they set).
-bool started_by_mpi();
+
+// mpirun and mpiexec set one of these for the processes that they start.
+inline constexpr const char* kMpiEnvironment[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"};
 
 class MpiWorld {
  public:
   // Initialises MPI. Without MPI in the build: an error that says so. At most one MpiWorld lives in a process, ever.
   static Result<std::unique_ptr<MpiWorld>> start(const MpiOptions& options);
-  // Finalises MPI if nothing failed; collective. Endpoints must be gone.
   virtual ~MpiWorld() = default;
 
   virtual Communicator& world() = 0;
 
-  // Ends the job after a failure, all processes of it, with exit status `exit_code`. Prints `status` through `print` on one
-  // process per host, the first that comes here. Does not return.
+  // Finalises MPI; collective. Subgroups must be gone, and nothing is used afterwards. After a failure: end_job instead.
+  virtual Status finish() = 0;
+
+  // Ends the job after a failure, all processes of it, with exit status `exit_code`. One process per host, the first that
+  // comes here, calls print(status).
   [[noreturn]] virtual void end_job(const Status& status, int exit_code,
                                     const std::function<void(const Status&)>& print) = 0;
 };

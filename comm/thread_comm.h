@@ -19,7 +19,7 @@ struct RankRun {
 };
 
 // Runs body(endpoint) on one thread per rank and waits for all. A status that is not ok, and an exception, abort the world.
-// After a failure ranks get a grace of timeout_s; threads that still run then are left behind: the caller must end the
+// After a failure ranks get half a second to return; threads that still run then are left behind: the caller must end the
 // process without destroying what `body` uses.
 RankRun run_thread_ranks(int num_ranks, const CommOptions& options, std::function<Status(Communicator&)> body);
 

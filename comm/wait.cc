@@ -1,0 +1,162 @@
+// The detection half of the board: what a rank looks for while it waits.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "comm/board.h"
+
+namespace weft {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr int kSpinsPerClockRead = 16;
+constexpr auto kFirstPoll = microseconds(500);
+constexpr auto kPollInterval = milliseconds(1);
+// After this long, sleeping costs little beside what was waited already. Over MPI a wait also drives the transfers, so there
+// it sleeps only where nothing can be under way any more.
+constexpr auto kSleepAfterThreads = milliseconds(20);
+constexpr auto kSleepAfterProcesses = milliseconds(1000);
+constexpr auto kSleep = microseconds(100);
+
+// Polls of a waiting rank that show that it looked again, and that it is really waiting for what it says.
+constexpr uint64_t kBeatsOfProof = 3;
+
+// A process whose threads only poll uses a little processor time too. Less than this in a whole timeout is standing still.
+constexpr int64_t kCpuProgressNs = 1'000'000;
+
+double seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+}  // namespace
+
+Wait::Wait(Board& board, int rank, const OpRecord& op) : board_(board), rank_(rank), op_(op) {}
+
+Wait::~Wait() {
+  if (polled_) board_.set_missing(rank_, {});
+}
+
+bool Wait::pause() {
+  if (++spins_ < board_.spin_limit()) {
+    __builtin_ia32_pause();
+    return false;
+  }
+  if (spins_ % kSpinsPerClockRead != 0 && !polled_) {
+    std::this_thread::yield();
+    return false;
+  }
+  const Clock::time_point now = Clock::now();
+  if (start_ == Clock::time_point{}) {
+    start_ = now;
+    next_poll_ = now + kFirstPoll;
+  }
+  if (now >= next_poll_) {
+    next_poll_ = now + kPollInterval;
+    return true;
+  }
+  if (now - start_ > (board_.ranks() == Board::Ranks::kThreads ? kSleepAfterThreads : kSleepAfterProcesses)) {
+    std::this_thread::sleep_for(kSleep);
+  } else {
+    std::this_thread::yield();
+  }
+  return false;
+}
+
+Status Wait::poll(const RankSet& missing) {
+  if (board_.failed()) return board_.failure();
+  polled_ = true;
+  board_.set_missing(rank_, missing);
+  const Clock::time_point now = Clock::now();
+  for (int peer = 0; peer < board_.num_ranks(); ++peer) {
+    if (peer != rank_ && missing.has(peer)) WEFT_RETURN_IF_ERROR(check_peer(peer, now));
+  }
+  return check_cycle(missing);
+}
+
+Status Wait::check_peer(int peer, Clock::time_point now) {
+  BoardSlot& slot = board_.slot(peer);
+  if (board_.is_dead(peer)) return board_.report_death(peer);
+  if (slot.state.load(std::memory_order_acquire) == BoardSlot::kLeft) {
+    return board_.fail(StatusCode::kMachineFailed, fmt::format("{}: this rank has left, but rank {} waits for it in {}",
+                                                               board_.where(peer), rank_, describe(op_)));
+  }
+  OpRecord op;
+  if (board_.read_op(peer, &op) && op_.sequence >= 0 && op.group == op_.group && op.sequence == op_.sequence &&
+      op.call_hash != op_.call_hash) {
+    return board_.mismatch(rank_, op_, peer, op);
+  }
+
+  if (peers_.empty()) peers_.resize(board_.num_ranks());
+  Peer& seen = peers_[peer];
+  const uint64_t ticks = slot.ticks.load(std::memory_order_relaxed) + slot.version.load(std::memory_order_relaxed);
+  const uint64_t progress = ticks + slot.beats.load(std::memory_order_relaxed);
+  const int64_t cpu_ns = board_.cpu_time_ns(peer);
+  const bool first_look = seen.moved == Clock::time_point{};
+  const bool excused = first_look || slot.idle.load(std::memory_order_relaxed) != 0 || progress != seen.progress;
+  if (excused || ticks != seen.ticks) seen.ticked = now;
+  // A rank whose clock cannot be read (it has not begun, or runs on another host) may be computing.
+  if (excused || cpu_ns < 0 || cpu_ns > seen.cpu_ns + kCpuProgressNs) {
+    seen.moved = now;
+    seen.cpu_ns = cpu_ns;
+  }
+  seen.progress = progress;
+  seen.ticks = ticks;
+  const double still_s = seconds(now - seen.moved), stuck_s = seconds(now - seen.ticked);
+  if (still_s <= board_.options().timeout_s && stuck_s <= board_.options().stuck_timeout_s) return {};
+  const std::string what = still_s > board_.options().timeout_s
+                               ? fmt::format("this rank stands still for {:.1f} s", still_s)
+                               : fmt::format("this rank computes for {:.0f} s without a sign of progress", stuck_s);
+  return board_.fail(StatusCode::kMachineFailed, fmt::format("{}: {}, and rank {} waits for it in {}", board_.where(peer),
+                                                             what, rank_, describe(op_)));
+}
+
+// Depth-first along "waits for", to a way back to this rank.
+bool Wait::find_cycle(int from, RankSet& seen, std::vector<CycleRank>& path) {
+  seen.add(from);
+  BoardSlot& slot = board_.slot(from);
+  const uint64_t version = slot.version.load(std::memory_order_acquire);
+  const uint64_t beats = slot.beats.load(std::memory_order_acquire);
+  const RankSet missing = board_.read_missing(from);
+  if (missing.empty()) return false;
+  path.push_back({from, version, beats});
+  if (missing.has(rank_)) return true;
+  for (int next = 0; next < board_.num_ranks(); ++next) {
+    if (missing.has(next) && !seen.has(next) && find_cycle(next, seen, path)) return true;
+  }
+  path.pop_back();
+  return false;
+}
+
+// Every rank of a cycle waits for all that it misses, so none of them can go on. What a rank says may be old, however (it
+// may not have run since): the cycle counts once every rank of it has looked again since it was first seen.
+Status Wait::check_cycle(const RankSet& missing) {
+  std::vector<CycleRank> path;
+  RankSet seen;
+  seen.add(rank_);
+  bool found = false;
+  for (int next = 0; next < board_.num_ranks() && !found; ++next) {
+    if (missing.has(next) && !seen.has(next)) found = find_cycle(next, seen, path);
+  }
+  if (!found) {
+    cycle_.clear();
+    return {};
+  }
+  const auto same = [](const CycleRank& a, const CycleRank& b) { return a.rank == b.rank && a.version == b.version; };
+  if (!std::equal(path.begin(), path.end(), cycle_.begin(), cycle_.end(), same)) {
+    cycle_ = std::move(path);
+    return {};
+  }
+  for (size_t i = 0; i < path.size(); ++i) {
+    if (path[i].beats < cycle_[i].beats + kBeatsOfProof) return {};
+  }
+  // From its lowest rank on, whoever found it.
+  path.push_back({rank_, 0, 0});
+  const auto lower = [](const CycleRank& a, const CycleRank& b) { return a.rank < b.rank; };
+  std::rotate(path.begin(), std::min_element(path.begin(), path.end(), lower), path.end());
+  std::string message = "ranks wait for each other";
+  for (const CycleRank& one : path) message += (&one == &path.front() ? ": " : "; ") + board_.where(one.rank);
+  return board_.fail(StatusCode::kMachineFailed, message);
+}
+
+}  // namespace weft
