@@ -71,8 +71,6 @@ Isa max_isa() {
   return isa;
 }
 
-Isa default_isa() { return std::min(max_isa(), Isa::kAvx512Vbmi); }
-
 std::vector<int> usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -12,14 +12,13 @@ namespace weft {
 //   kAvx2    AVX2 + FMA + F16C: the floor for speed
 //   kAvx512  AVX-512 F, BW, DQ, VL, CD
 //   kAvx512Vbmi  + VBMI, VNNI (byte permutes and int8 dot products; Ice Lake, Zen 4 and later)
-//   kAvx512Bf16  + BF16 dot products: its own bits, only on request
-// f32 results are equal to the bit between all levels but kAvx512Bf16 (docs/numerics.md).
+//   kAvx512Bf16  + BF16 dot products (Cooper Lake, Sapphire Rapids, Zen 4 and later): its own bits with --dtype bf16
+// Results are equal to the bit between all levels, except those of kAvx512Bf16 on bf16 activations (docs/numerics.md).
 enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Vbmi, kAvx512Bf16 };
 
 std::string_view isa_name(Isa isa);                    // "ref", "avx2", "avx512", "avx512_vbmi", "avx512_bf16"
 std::optional<Isa> parse_isa(std::string_view name);
 Isa max_isa();                                         // the highest level that CPU and operating system support
-Isa default_isa();                                     // the highest level whose f32 bits are the canonical ones
 
 // One CPU number per physical core that this process may use, ascending.
 std::vector<int> usable_cores();

@@ -30,7 +30,7 @@ NumericMode ModelArgs::mode(const Model& model) const {
   return model.mode(dtype == "f32" ? DType::kF32 : DType::kBF16, quant);
 }
 
-Isa ModelArgs::isa_level() const { return isa.empty() ? default_isa() : parse_isa(isa).value(); }
+Isa ModelArgs::isa_level() const { return isa.empty() ? max_isa() : parse_isa(isa).value(); }
 
 void add_model_dir(CLI::App& app, ModelArgs& args) {
   app.add_option("MODEL_DIR", args.model_dir, "folder with config.json, *.safetensors and tokenizer.json")->required();
@@ -48,7 +48,7 @@ void add_numeric_options(CLI::App& app, ModelArgs& args) {
 
 void add_machine_options(CLI::App& app, ModelArgs& args) {
   app.add_option("--threads", args.threads, "default: one for each physical core")->check(at_least(1));
-  app.add_option("--isa", args.isa, fmt::format("instruction set level; default: {}", isa_name(default_isa())))
+  app.add_option("--isa", args.isa, fmt::format("instruction set level; default: {}", isa_name(max_isa())))
       ->check(CLI::Validator([](std::string& text) { return check_isa(text); }, isa_names()));
 }
 

@@ -20,7 +20,7 @@ struct ModelArgs {
   std::string model_dir;
   std::string dtype = "bf16";
   std::string act_quant;  // "on", "off"; empty: as the checkpoint's profile says
-  std::string isa;        // empty: default_isa()
+  std::string isa;        // empty: max_isa()
   int threads = 0;        // 0: one per physical core
   int64_t context = 0;    // 0: the engine's default
   bool allow_unknown_config = false;

@@ -2,7 +2,8 @@
 #
 #   weft_library(io SOURCES a.cc DEPS weft::tensor)            -> weft_io, alias weft::io
 #   weft_kernel(rms_norm SOURCES a.cc SIMD b_simd.cc ISAS avx2 avx512 [DEPS ...])
-#       SIMD files are compiled once per ISA, with that ISA's flags and WEFT_ISA defined to its name
+#       SIMD files are compiled once per ISA, with that ISA's flags and WEFT_ISA defined to its name; SIMD_BF16 files for
+#       avx512_bf16 alone
 #   weft_test(io_test SOURCES a_test.cc DEPS weft::io LABELS unit)
 
 set(WEFT_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wno-unused-parameter)
@@ -39,10 +40,17 @@ function(weft_library name)
 endfunction()
 
 function(weft_kernel name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;SIMD;ISAS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;SIMD;ISAS;SIMD_BF16;DEPS" ${ARGN})
   weft_library(kernel_${name} SOURCES ${ARG_SOURCES} DEPS weft::tensor ${ARG_DEPS})
+  if(ARG_SIMD_BF16)
+    list(APPEND ARG_ISAS avx512_bf16)
+  endif()
   foreach(isa IN LISTS ARG_ISAS)
-    add_library(weft_kernel_${name}_${isa} OBJECT ${ARG_SIMD})
+    set(sources ${ARG_SIMD})
+    if(ARG_SIMD_BF16 AND isa STREQUAL avx512_bf16)
+      set(sources ${ARG_SIMD_BF16})
+    endif()
+    add_library(weft_kernel_${name}_${isa} OBJECT ${sources})
     weft_flags(weft_kernel_${name}_${isa})
     # GCC 12's own intrinsics headers set off maybe-uninitialized (undefined vectors that are never read).
     target_compile_options(weft_kernel_${name}_${isa} PRIVATE ${WEFT_ISA_FLAGS_${isa}} -Wno-maybe-uninitialized)

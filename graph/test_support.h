@@ -104,7 +104,7 @@ class HostTensor {
 struct OpEnv {
   const StepBatch& batch;
   ThreadPool& pool;
-  Isa isa = default_isa();
+  Isa isa = max_isa();
 };
 
 // Runs the op on `in`, whose kTokens values hold the valid rows; types have room for a few rows more, as in a step that does

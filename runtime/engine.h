@@ -20,7 +20,7 @@ namespace weft {
 struct EngineOptions {
   NumericMode mode;
   int num_threads = 0;               // 0: one per usable physical core
-  Isa isa = default_isa();
+  Isa isa = max_isa();
   int64_t max_sequences = 1;         // slots
   int64_t max_context = 0;           // tokens of the longest sequence; 0: min(model's maximum, 8192)
   int64_t total_context = 0;         // tokens of all sequences together; 0: max_sequences * max_context

@@ -31,7 +31,7 @@ struct GoldenReport {
 
 struct GoldenOptions {
   int num_threads = 0;
-  Isa isa = default_isa();
+  Isa isa = max_isa();
   int64_t max_step_tokens = 512;
 };
 

@@ -35,7 +35,7 @@ void exp_all(std::span<float> values) {
                             .x = values.data(),
                             .y = values.data(),
                             .n = static_cast<int64_t>(values.size())};
-  pick_variant(vector_math_variants(), default_isa())(args);
+  pick_variant(vector_math_variants(), max_isa())(args);
 }
 
 void apply_penalties(const SamplingParams& params, const TokenCounts& counts, std::span<float> logits) {

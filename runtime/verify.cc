@@ -140,8 +140,7 @@ class Matrix {
     const auto flops_per_token = 2.0 * static_cast<double>(model_->summary().parameters_active);
     for (int level = 0; level <= static_cast<int>(max_isa()); ++level) {
       const Isa isa = static_cast<Isa>(level);
-      // The BF16 dot products have their own bits.
-      if (isa == options_.isa || isa == Isa::kAvx512Bf16 || options_.isa == Isa::kAvx512Bf16) continue;
+      if (isa == options_.isa) continue;
       int64_t tokens = options_.tokens;
       if (isa == Isa::kScalar) {
         constexpr int64_t kFewest = 4;

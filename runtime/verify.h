@@ -20,7 +20,7 @@ struct VerifyOptions {
   int64_t generate = 24;               // tokens per request when text with and without drafts is compared
   uint64_t seed = 0;
   int num_threads = 0;  // as EngineOptions
-  Isa isa = default_isa();
+  Isa isa = max_isa();
 };
 
 struct VerifyLine {

@@ -42,7 +42,7 @@ class OpRun : public ::testing::Test {
   void expect(const Op& op, const std::vector<const HostTensor*>& in, const std::function<double(int64_t)>& f,
               int output = 0) {
     for (int threads : {1, 2}) {
-      for (Isa isa : {Isa::kScalar, default_isa()}) {
+      for (Isa isa : {Isa::kScalar, max_isa()}) {
         ThreadPool pool(threads);
         const auto out = run_op(op, in, {batch_, pool, isa});
         ASSERT_GT(static_cast<int>(out.size()), output);

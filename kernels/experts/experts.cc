@@ -59,8 +59,10 @@ class Call {
         num_experts_(static_cast<int64_t>(args.w1.size())),
         max_dot_rows_(linear_.max_dot_rows(args.w1[0].dtype)),
         scratch_(args.num_rows, args.hidden, args.inner, args.top_k, num_experts_, pool.size()),
-        hidden_layout_(pack_layout(args.hidden, 1)),
-        inner_layout_(pack_layout(args.inner, 1)),
+        hidden_(args.hidden / linear_.element_features),
+        inner_(args.inner / linear_.element_features),
+        hidden_layout_(pack_layout(hidden_, 1)),
+        inner_layout_(pack_layout(inner_, 1)),
         order_(at<int32_t>(scratch_.order)),
         first_(at<int32_t>(scratch_.first)),
         x_(at<float>(scratch_.x)),
@@ -112,7 +114,7 @@ class Call {
     pool_.parallel_for(args_.num_rows, grain, [&](int64_t begin, int64_t end, int) {
       for (int64_t t = begin; t < end; ++t) {
         linear_.convert_row(static_cast<const std::byte*>(args_.x) + t * row_bytes, args_.x_dtype, args_.hidden,
-                            args_.act_quant, x_ + t * args_.hidden);
+                            args_.act_quant, x_ + t * hidden_);
       }
     });
   }
@@ -171,7 +173,7 @@ class Call {
     if (by_dot(e)) {
       if (rows == 1) return;  // read where it is
       for (int64_t r = 0; r < rows; ++r) {
-        std::copy_n(x_ + token(first + r) * args_.hidden, args_.hidden, out + r * args_.hidden);
+        std::copy_n(x_ + token(first + r) * hidden_, hidden_, out + r * hidden_);
       }
       return;
     }
@@ -179,17 +181,17 @@ class Call {
     float* gathered = panel(worker);
     for (int64_t i = 0; i < tiles.count; ++i) {
       for (int64_t r = 0; r < tiles.size(i); ++r) {
-        std::copy_n(x_ + token(first + tiles.begin(i) + r) * args_.hidden, args_.hidden, gathered + r * args_.hidden);
+        std::copy_n(x_ + token(first + tiles.begin(i) + r) * hidden_, hidden_, gathered + r * hidden_);
       }
-      linear_.pack_rows(gathered, args_.hidden, tiles.size(i), hidden_layout_, out + tiles.begin(i) * steps);
+      linear_.pack_rows(gathered, hidden_, tiles.size(i), hidden_layout_, out + tiles.begin(i) * steps);
     }
   }
 
-  // The same for the inner activations, in place or packed.
+  // The same for the inner activations, in place or packed: rows of fp32 become rows of elements with the same stride.
   void prepare_a(int64_t e, int64_t e0, int worker) {
     const int64_t rows = rows_of(e), first = first_[e] - first_[e0], steps = inner_layout_.steps();
     float* a = a_ + first * args_.inner;
-    if (args_.act_quant != ActQuant::kNone) {
+    if (args_.act_quant != ActQuant::kNone || linear_.element_features > 1) {
       for (int64_t r = 0; r < rows; ++r) {
         linear_.convert_row(a + r * args_.inner, DType::kF32, args_.inner, args_.act_quant, a + r * args_.inner);
       }
@@ -228,10 +230,10 @@ class Call {
       }
     };
     if (by_dot(e)) {
-      const float* x = rows == 1 ? x_ + token(first) * args_.hidden
+      const float* x = rows == 1 ? x_ + token(first) * hidden_
                                  : rows_ + (first - first_[e0]) * hidden_layout_.steps();
-      linear_.dot(w1, n0, n0 + columns, x, args_.hidden, rows, 1, {a + n0, DType::kF32, args_.inner});
-      linear_.dot(w3, n0, n0 + columns, x, args_.hidden, rows, 1, {up, DType::kF32, columns});
+      linear_.dot(w1, n0, n0 + columns, x, hidden_, rows, 1, {a + n0, DType::kF32, args_.inner});
+      linear_.dot(w3, n0, n0 + columns, x, hidden_, rows, 1, {up, DType::kF32, columns});
       combine(n0, columns, columns);
       return;
     }
@@ -280,10 +282,17 @@ class Call {
   ThreadPool& pool_;
   int64_t num_experts_, max_dot_rows_;
   Scratch scratch_;
+  int64_t hidden_, inner_;  // elements of a row
   PackLayout hidden_layout_, inner_layout_;
   int32_t *order_, *first_;
   float *x_, *rows_, *a_, *a_rows_;
 };
+
+void run_bf16(const ExpertsArgs& args, ThreadPool& pool) {
+  ExpertsKernels kernels = kExpertsKernels_avx512_vbmi;
+  if (experts_take_bf16_pairs(args)) kernels.linear = &kLinearKernels_avx512_bf16;
+  experts_with(kernels, args, pool);
+}
 
 template <const ExpertsKernels& kKernels>
 void run(const ExpertsArgs& args, ThreadPool& pool) {
@@ -291,6 +300,7 @@ void run(const ExpertsArgs& args, ThreadPool& pool) {
 }
 
 constexpr KernelVariant<ExpertsFn> kVariants[] = {
+    {"avx512_bf16", Isa::kAvx512Bf16, run_bf16},
     {"avx512_vbmi", Isa::kAvx512Vbmi, run<kExpertsKernels_avx512_vbmi>},
     {"avx512", Isa::kAvx512, run<kExpertsKernels_avx512>},
     {"avx2", Isa::kAvx2, run<kExpertsKernels_avx2>},
@@ -298,6 +308,11 @@ constexpr KernelVariant<ExpertsFn> kVariants[] = {
 };
 
 }  // namespace
+
+bool experts_take_bf16_pairs(const ExpertsArgs& args) {
+  const auto take = [&](const WeightMatrix& w) { return takes_bf16_pairs(w, args.x_dtype, args.act_quant, 1); };
+  return !args.w1.empty() && take(args.w1[0]) && take(args.w3[0]) && take(args.w2[0]);
+}
 
 void experts_with(const ExpertsKernels& kernels, const ExpertsArgs& args, ThreadPool& pool) {
   if (args.num_rows == 0) return;

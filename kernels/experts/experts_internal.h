@@ -44,9 +44,13 @@ extern const ExpertsKernels kExpertsKernels_avx2;
 extern const ExpertsKernels kExpertsKernels_avx512;
 extern const ExpertsKernels kExpertsKernels_avx512_vbmi;
 
+// All three weights of an expert, see takes_bf16_pairs() of a linear layer.
+bool experts_take_bf16_pairs(const ExpertsArgs& args);
+
 void gate_ref(const GateArgs& args);
 void add_ref(const AddArgs& args);
 void experts_ref(const ExpertsArgs& args, ThreadPool& pool);
+void experts_bf16_ref(const ExpertsArgs& args, ThreadPool& pool);  // the arithmetic of avx512_bf16
 void experts_with(const ExpertsKernels& kernels, const ExpertsArgs& args, ThreadPool& pool);
 
 }  // namespace weft

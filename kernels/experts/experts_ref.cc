@@ -27,7 +27,9 @@ void add_ref(const AddArgs& args) {
   }
 }
 
-void experts_ref(const ExpertsArgs& args, ThreadPool& pool) {
+namespace {
+
+void experts_with_dot(DotRef* dot, const ExpertsArgs& args) {
   const int64_t hidden = args.hidden, inner = args.inner;
   const bool round = args.x_dtype == DType::kBF16;
   auto* x = reinterpret_cast<float*>(args.scratch);
@@ -44,15 +46,23 @@ void experts_ref(const ExpertsArgs& args, ThreadPool& pool) {
       const float weight = args.weight[t * args.top_k + j];
       if (e < 0) continue;
       for (int64_t i = 0; i < inner; ++i) {
-        gate[i] = dot_ref(args.w1[static_cast<size_t>(e)], i, x, 1);
-        up[i] = dot_ref(args.w3[static_cast<size_t>(e)], i, x, 1);
+        gate[i] = dot(args.w1[static_cast<size_t>(e)], i, x, 1);
+        up[i] = dot(args.w3[static_cast<size_t>(e)], i, x, 1);
       }
       gate_ref({gate, up, gate, inner, weight, args.swiglu_limit, round, args.weight_before_w2});
       convert_row_ref(gate, DType::kF32, inner, args.act_quant, up);
-      for (int64_t i = 0; i < hidden; ++i) o[i] = dot_ref(args.w2[static_cast<size_t>(e)], i, up, 1);
+      for (int64_t i = 0; i < hidden; ++i) o[i] = dot(args.w2[static_cast<size_t>(e)], i, up, 1);
       add_ref({o, y, hidden, weight, round, !args.weight_before_w2});
     }
   }
+}
+
+}  // namespace
+
+void experts_ref(const ExpertsArgs& args, ThreadPool&) { experts_with_dot(dot_ref, args); }
+
+void experts_bf16_ref(const ExpertsArgs& args, ThreadPool&) {
+  experts_with_dot(experts_take_bf16_pairs(args) ? dot_bf16_ref : dot_ref, args);
 }
 
 }  // namespace weft

@@ -12,6 +12,7 @@
 
 #include "base/cpu.h"
 #include "base/numeric.h"
+#include "kernels/experts/experts_internal.h"
 #include "kernels/vector_math/vector_math.h"
 
 namespace weft {
@@ -140,9 +141,11 @@ void expect_equal(const std::vector<float>& want, const std::vector<float>& got,
 void expect_all_variants_equal(const Case& c) {
   const Problem problem(c);
   const auto variants = experts_variants();
-  const std::vector<float> want = problem.run(variants.back().run, 0, c.rows);
+  const std::vector<float> canonical = problem.run(variants.back().run, 0, c.rows);
+  const std::vector<float> pairs = problem.run(experts_bf16_ref, 0, c.rows);
   for (const auto& variant : variants.first(variants.size() - 1)) {
-    if (variant.isa > max_isa() || variant.isa == Isa::kAvx512Bf16) continue;
+    if (variant.isa > max_isa()) continue;
+    const std::vector<float>& want = variant.isa == Isa::kAvx512Bf16 ? pairs : canonical;
     expect_equal(want, problem.run(variant.run, 0, c.rows), fmt::format("{}: {}", variant.name, c.name()));
   }
 }
@@ -163,6 +166,18 @@ TEST(experts, weights_and_profiles) {
                                      .weight_before_w2 = before,
                                      .act_quant = x_dtype == DType::kBF16 ? ActQuant::kFp8Block128 : ActQuant::kNone});
         }
+      }
+    }
+  }
+}
+
+// Widths that dot products of bf16 pairs take, with few rows for an expert and with many.
+TEST(experts, bf16_pairs) {
+  for (DType weight : {DType::kF4E2M1, DType::kF8E4M3, DType::kBF16}) {
+    for (int64_t rows : {1, 5, 30, 90}) {
+      for (ActQuant act_quant : {ActQuant::kNone, ActQuant::kFp8Block128}) {
+        expect_all_variants_equal({.rows = rows, .hidden = 192, .inner = 128, .weight = weight, .x_dtype = DType::kBF16,
+                                   .limit = 1.5f, .weight_before_w2 = rows != 5, .act_quant = act_quant, .threads = 2});
       }
     }
   }
@@ -190,7 +205,7 @@ TEST(experts, odd_widths) {
 }
 
 TEST(experts, rows_are_independent) {
-  const Problem problem({.rows = 60, .x_dtype = DType::kBF16, .act_quant = ActQuant::kFp8Block128});
+  const Problem problem({.rows = 60, .inner = 64, .x_dtype = DType::kBF16, .act_quant = ActQuant::kFp8Block128});
   for (const auto& variant : experts_variants()) {
     if (variant.isa > max_isa()) continue;
     const std::vector<float> whole = problem.run(variant.run, 0, 60);

@@ -13,7 +13,6 @@
 //   is_hard_scale(s)         likewise for a scale; hard rows take the plain path
 
 constexpr int64_t kChunk = 16;
-constexpr int64_t kCacheLine = 64;
 
 struct FormatF32 {
   static constexpr int kBits = 32;

@@ -30,18 +30,20 @@ Output output_at(const LinearArgs& args, int64_t m, int64_t n) {
 
 // Dot products; threads split the output columns.
 void few_rows(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& pool) {
-  const int64_t k = args.w.cols, cols = args.w.rows / args.groups, k_total = args.groups * k;
+  const int64_t k = args.w.cols, cols = args.w.rows / args.groups;
+  const int64_t elements = k / kernels.element_features, row_elements = args.groups * elements;
   const float* x = static_cast<const float*>(args.x);
   int64_t x_stride = args.x_stride;
   if (args.x_dtype != DType::kF32 || args.act_quant != ActQuant::kNone) {
     auto* converted = reinterpret_cast<float*>(args.scratch);
     for (int64_t m = 0; m < args.num_rows; ++m) {
       for (int64_t g = 0; g < args.groups; ++g) {
-        kernels.convert_row(row_of(args, m, g), args.x_dtype, k, args.act_quant, converted + m * k_total + g * k);
+        kernels.convert_row(row_of(args, m, g), args.x_dtype, k, args.act_quant,
+                            converted + m * row_elements + g * elements);
       }
     }
     x = converted;
-    x_stride = k_total;
+    x_stride = row_elements;
   }
   // Ranges of whole groups of 8 rows, about eight a thread: even shares without many short streams.
   constexpr int64_t kUnit = 8, kRangesPerThread = 8;
@@ -52,7 +54,7 @@ void few_rows(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& 
   pool.parallel_for(args.w.rows, grain, [&](int64_t begin, int64_t end, int) {
     while (begin < end) {
       const int64_t group = begin / cols, stop = std::min(end, (group + 1) * cols);
-      kernels.dot(args.w, begin, stop, x + group * k, x_stride, args.num_rows, args.k_blocks,
+      kernels.dot(args.w, begin, stop, x + group * elements, x_stride, args.num_rows, args.k_blocks,
                   output_at(args, 0, begin));
       begin = stop;
     }
@@ -61,8 +63,8 @@ void few_rows(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& 
 
 // Packed tiles; threads split the panels of output columns.
 void many_rows(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& pool) {
-  const int64_t k = args.w.cols, cols = args.w.rows / args.groups;
-  const PackLayout layout = pack_layout(k, args.k_blocks);
+  const int64_t k = args.w.cols, cols = args.w.rows / args.groups, elements = k / kernels.element_features;
+  const PackLayout layout = pack_layout(elements, args.k_blocks);
   const RowTiles tiles = row_tiles(args.num_rows, kernels.tile_rows);
   const int64_t width = panel_width(kernels, layout, cols);
   const int64_t panel_floats = panel_bytes(k, args.k_blocks) / static_cast<int64_t>(sizeof(float));
@@ -78,9 +80,9 @@ void many_rows(const LinearKernels& kernels, const LinearArgs& args, ThreadPool&
       float* converted = panels + worker * panel_floats;
       for (int64_t r = 0; r < tiles.size(i); ++r) {
         kernels.convert_row(row_of(args, tiles.begin(i) + r, group), args.x_dtype, k, args.act_quant,
-                            converted + r * k);
+                            converted + r * elements);
       }
-      kernels.pack_rows(converted, k, tiles.size(i), layout, packed_tile(group, i));
+      kernels.pack_rows(converted, elements, tiles.size(i), layout, packed_tile(group, i));
     }
   });
 
@@ -106,12 +108,18 @@ void check(const LinearArgs& args) {
   WEFT_CHECK(args.w.cols % (4 * args.k_blocks) == 0, "K {} k_blocks {}", args.w.cols, args.k_blocks);
 }
 
+void run_bf16(const LinearArgs& args, ThreadPool& pool) {
+  const bool pairs = takes_bf16_pairs(args.w, args.x_dtype, args.act_quant, args.k_blocks);
+  linear_with(pairs ? kLinearKernels_avx512_bf16 : kLinearKernels_avx512_vbmi, args, pool);
+}
+
 template <const LinearKernels& kKernels>
 void run(const LinearArgs& args, ThreadPool& pool) {
   linear_with(kKernels, args, pool);
 }
 
 constexpr KernelVariant<LinearFn> kVariants[] = {
+    {"avx512_bf16", Isa::kAvx512Bf16, run_bf16},
     {"avx512_vbmi", Isa::kAvx512Vbmi, run<kLinearKernels_avx512_vbmi>},
     {"avx512", Isa::kAvx512, run<kLinearKernels_avx512>},
     {"avx2", Isa::kAvx2, run<kLinearKernels_avx2>},
@@ -123,6 +131,21 @@ constexpr KernelVariant<LinearFn> kVariants[] = {
 PackLayout pack_layout(int64_t k, int64_t k_blocks) {
   const int64_t block = k / k_blocks;
   return {k, k_blocks, block, (block + kLanes - 1) / kLanes + 1};
+}
+
+bool takes_bf16_pairs(const WeightMatrix& w, DType x_dtype, ActQuant act_quant, int64_t k_blocks) {
+  constexpr int64_t kFeatures = 64;  // of FP8 that are decoded at once
+  if (x_dtype != DType::kBF16 || act_quant == ActQuant::kInt8PerRow || w.cols / k_blocks % kFeatures != 0) return false;
+  const bool plain = w.scale == nullptr;
+  const auto groups_of = [&](int64_t columns) {
+    return plain || (w.scale_dtype == DType::kF8E8M0 && w.block_cols % columns == 0);
+  };
+  switch (w.dtype) {
+    case DType::kBF16: return plain;
+    case DType::kF8E4M3: return groups_of(kFeatures);
+    case DType::kF4E2M1: return groups_of(kFeatures / 2);
+    default: return false;
+  }
 }
 
 RowTiles row_tiles(int64_t rows, int64_t max_tile) { return {rows, (rows + max_tile - 1) / max_tile}; }

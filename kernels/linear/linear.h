@@ -16,9 +16,13 @@
 // order by fused multiply-add; a lane without elements stays 0. Lanes are added in the tree
 //   l[j] += l[j+8] (j<8); l[j] += l[j+4] (j<4); l[j] += l[j+2] (j<2); l[0] + l[1].
 // Blocks are added by a balanced binary tree in fp32: (b0+b1)+(b2+b3) ... ; k_blocks is a power of two <= 16.
-// Every variant but avx512_bf16 gives exactly these bits, for any number of rows and columns and any place among them,
+// Every other variant gives exactly these bits, for any number of rows and columns and any place among them,
 // and so do both paths (few rows: dot products over the stored rows; many rows: packed tiles and an outer-product
-// micro-kernel). avx512_bf16 is row- and column-independent with bits of its own.
+// micro-kernel).
+// avx512_bf16 has bits of its own where x is BF16 and w is BF16, or FP8 / FP4 with scales of E8M0 or none (and K / k_blocks
+// and the scale groups are whole vectors; elsewhere it is avx512_vbmi): lane j takes the pairs of features p = j, j+16, ...
+// of its block in ascending order, of each pair first feature 2p+1, then 2p, by fused multiply-add with subnormal operands
+// and results taken as 0 (the vdpbf16ps instruction, Intel SDM vol. 2; measured equal on AMD Zen 4). Trees as above.
 //
 // act_quant kFp8Block128 (deepseek_v4.md 5.3): per row of x and block of 128 along the last axis (the last may be shorter;
 // groups are quantised within themselves): a = max(absmax, 1e-4); s = smallest power of two >= fp32(a * fp32(1/448));

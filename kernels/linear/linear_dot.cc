@@ -1,7 +1,7 @@
 // Few rows: dot products over the stored rows of w, lanes along K. One source for every instruction set.
 //
 // A block of output rows (kRows) and of input rows (kCols) is computed at once: enough independent chains of fused
-// multiply-adds to hide their latency. While a block is computed, the next one is prefetched: memory is read in order.
+// multiply-adds to hide their latency. While a block is computed, the next one is prefetched (prefetch-inl.h).
 #include <immintrin.h>
 
 #include <type_traits>
@@ -13,7 +13,9 @@ namespace weft {
 namespace {
 
 #include "kernels/linear/vector16-inl.h"
+
 #include "kernels/linear/formats-inl.h"
+#include "kernels/linear/prefetch-inl.h"
 
 inline int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -48,11 +50,11 @@ struct DotBlock {
   const float* x[kCols];
   Scales scales[kRows];
   const uint8_t* data_end;  // of w
-  int64_t ahead;            // bytes from a row of this block to the same row of the next one
+  int64_t row_bytes;
 
   static int64_t bytes_of(int64_t k) { return Format::kBits < 8 ? k >> 1 : k * (Format::kBits / 8); }
 
-  DotBlock(const Job& job, int64_t row0, const float* x0) : w(job.w), ahead(kRows * job.row_bytes) {
+  DotBlock(const Job& job, int64_t row0, const float* x0) : w(job.w), row_bytes(job.row_bytes) {
     for (int r = 0; r < kRows; ++r) {
       number[r] = at_most(row0 + r, w->rows - 1);
       row[r] = static_cast<const uint8_t*>(w->data) + number[r] * job.row_bytes;
@@ -103,15 +105,11 @@ struct DotBlock {
   }
 
   // acc += kUnit vectors from element k on.
-  __attribute__((always_inline)) inline void add_unit(int64_t k, const Scale (&scale)[kRows], F16 (&acc)[kSums]) const {
+  __attribute__((always_inline)) inline void add_unit(int64_t k, const Scale (&scale)[kRows], Ahead& next,
+                                                      F16 (&acc)[kSums]) const {
     constexpr int64_t kUnitBytes = kUnit * kChunk * Format::kBits / 8;
     const int64_t offset = bytes_of(k);
-    if (kUnitBytes >= kCacheLine || (offset & (kCacheLine - 1)) < kUnitBytes) {
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        _mm_prefetch(reinterpret_cast<const char*>(row[r] + offset + ahead), _MM_HINT_T0);
-      }
-    }
+    if (kUnitBytes >= kCacheLine || (offset & (kCacheLine - 1)) < kUnitBytes) next.template lines<kRows>();
     typename Format::Unit unit[kRows];
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) unit[r] = Format::load(row[r] + offset);
@@ -129,7 +127,8 @@ struct DotBlock {
     }
   }
 
-  __attribute__((always_inline)) inline void add_chunk(int64_t k, const Scale (&scale)[kRows], F16 (&acc)[kSums]) const {
+  __attribute__((always_inline)) inline void add_chunk(int64_t k, const Scale (&scale)[kRows],
+                                                       F16 (&acc)[kSums]) const {
     F16 value[kRows];
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) value[r] = Format::decode_one(row[r] + bytes_of(k), scale[r]);
@@ -147,7 +146,8 @@ struct DotBlock {
   };
 
   // sums += elements [begin, end) of a block of K. Returns true if a scale is hard.
-  __attribute__((always_inline)) inline bool accumulate(int64_t begin, int64_t end, Position& at, F16* sums) const {
+  __attribute__((always_inline)) inline bool accumulate(int64_t begin, int64_t end, Position& at, Ahead& next,
+                                                        F16* sums) const {
     const int64_t group = at.group;
     bool hard = false;
     F16 acc[kSums];
@@ -162,14 +162,14 @@ struct DotBlock {
     if (group == kUnit * kChunk && k + group == group_end) {  // short groups: a loop without an inner one
       for (; k + kUnit * kChunk <= end; k += kUnit * kChunk, ++g) {
         load_scales();
-        add_unit(k, scale, acc);
+        add_unit(k, scale, next, acc);
       }
       group_end = (g + 1) * group;
     }
     while (k < end) {
       load_scales();
       const int64_t stop = at_most(end, group_end);
-      for (; k + kUnit * kChunk <= stop; k += kUnit * kChunk) add_unit(k, scale, acc);
+      for (; k + kUnit * kChunk <= stop; k += kUnit * kChunk) add_unit(k, scale, next, acc);
       if constexpr (kUnit > 1) {
         for (; k + kChunk <= stop; k += kChunk) add_chunk(k, scale, acc);
       }
@@ -196,7 +196,9 @@ struct DotBlock {
     const __m256 zero = _mm256_setzero_ps();
 #pragma GCC unroll 4
     for (int q = 0; q < kQuads; ++q) {
-      const auto sum = [&](int i) { return q * 4 + i < kSums ? fold_halves(sums[at_most(q * 4 + i, kSums - 1)]) : zero; };
+      const auto sum = [&](int i) {
+        return q * 4 + i < kSums ? fold_halves(sums[at_most(q * 4 + i, kSums - 1)]) : zero;
+      };
       _mm_storeu_ps(out + q * 4, fold_eight(sum(0), sum(1), sum(2), sum(3)));
     }
   }
@@ -208,9 +210,10 @@ struct DotBlock {
     float stack[4][kQuads * 4];
     F16 sums[kSums];
     Position at{scale_cols(*w), 0, scale_cols(*w)};
+    Ahead next(row[0], row_bytes, kRows);
     for (int64_t b = 0; b < k_blocks; ++b) {
       for (int i = 0; i < kSums; ++i) sums[i] = f_zero();
-      hard |= accumulate(b * block, (b + 1) * block, at, sums);
+      hard |= accumulate(b * block, (b + 1) * block, at, next, sums);
       totals(sums, out);
       // Blocks are leaves of a binary counter: as many finished sums are added as b has trailing one bits.
       int level = 0;
@@ -364,9 +367,8 @@ void WEFT_ISA_NAME(linear_dot)(const WeightMatrix& w, int64_t row0, int64_t row1
 void WEFT_ISA_NAME(linear_dot)(const WeightMatrix& w, int64_t row0, int64_t row1, const float* x, int64_t x_stride,
                                int64_t rows, int64_t k_blocks, const Output& out) {
   const Job job{&w, x, x_stride, k_blocks, w.cols * dtype_bits(w.dtype) / 8};
-  const bool done = with_format(w, [&]<class Format, class Scales>() {
-    dot_rows<Format, Scales>(job, row0, row1, rows, out);
-  });
+  const bool done =
+      with_format(w, [&]<class Format, class Scales>() { dot_rows<Format, Scales>(job, row0, row1, rows, out); });
   if (done) return;
   for (int64_t n = row0; n < row1; ++n) {
     for (int64_t m = 0; m < rows; ++m) put(out, m, n - row0, dot_ref(w, n, x + m * x_stride, k_blocks));

@@ -8,6 +8,9 @@
 // counter: after visit v, as many finished partial tiles are added as v has trailing one bits. The blocks of K continue
 // the same counter. Element (block, visit, step, c) of an operand of width W (rows of x, or columns of y) lies at
 //   ((block * 16 + visit) * lane_steps + step) * W + c.
+//
+// Elements: a float each (f32 kernels), or a pair of neighbouring features as bf16, the first in the low half (avx512_bf16,
+// whose K, layouts and row strides count pairs). Both take 32 bits, so rows are packed alike.
 #pragma once
 
 #include <cstdint>
@@ -34,20 +37,21 @@ struct Output {
 };
 
 struct LinearKernels {
+  int64_t element_features;  // 1, or 2: pairs of bf16
   int64_t tile_rows;  // largest number of rows of a tile
   int64_t tile_cols;  // columns of a wide panel; a narrow one has 16
 
   // Up to this many rows dot products are the faster path; at most kMostDotRows.
   int64_t (*max_dot_rows)(DType weight_dtype);
 
-  // out[r, k] = x'[r, k] in fp32, for one row of `k` features.
+  // out[e] = element e of x', for one row of `k` features. x and out may be the same F32 row.
   void (*convert_row)(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out);
 
-  // y[m, n - row0] = dot(x[m], w[n]) for n in [row0, row1), m in [0, rows); x in fp32 with row stride x_stride.
+  // y[m, n - row0] = dot(x[m], w[n]) for n in [row0, row1), m in [0, rows); rows of elements with row stride x_stride.
   void (*dot)(const WeightMatrix& w, int64_t row0, int64_t row1, const float* x, int64_t x_stride, int64_t rows,
               int64_t k_blocks, const Output& out);
 
-  // rows [rows, k] in fp32 (row stride x_stride, rows <= tile_rows) -> packed operand of width `rows`.
+  // Rows of elements (row stride x_stride, rows <= tile_rows) -> packed operand of width `rows`.
   void (*pack_rows)(const float* x, int64_t x_stride, int64_t rows, const PackLayout& layout, float* packed);
 
   // Rows [row0, row0 + num_rows) of w -> packed operand of width `width` (16 or tile_cols >= num_rows); columns beyond
@@ -63,12 +67,21 @@ struct LinearKernels {
 extern const LinearKernels kLinearKernels_avx2;
 extern const LinearKernels kLinearKernels_avx512;
 extern const LinearKernels kLinearKernels_avx512_vbmi;
+extern const LinearKernels kLinearKernels_avx512_bf16;
+
+// What dot products of bf16 pairs can compute: rows of x whose elements are bf16 values, weights whose fp32 values are bf16
+// values too (but for subnormals, which the instruction takes as 0), K in whole vectors. Depends on no count of rows.
+bool takes_bf16_pairs(const WeightMatrix& w, DType x_dtype, ActQuant act_quant, int64_t k_blocks);
 
 // Plain code of linear_ref.cc.
 float weight_value(const WeightMatrix& w, int64_t row, int64_t k);
 void convert_row_ref(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out);
-float dot_ref(const WeightMatrix& w, int64_t row, const float* x, int64_t k_blocks);
+using DotRef = float(const WeightMatrix& w, int64_t row, const float* x, int64_t k_blocks);
+DotRef dot_ref;
 void linear_ref(const LinearArgs& args, ThreadPool& pool);
+// The arithmetic of avx512_bf16 (linear.h) in plain code; x holds bf16 values.
+DotRef dot_bf16_ref;
+void linear_bf16_ref(const LinearArgs& args, ThreadPool& pool);
 
 // Drivers of linear.cc.
 void linear_with(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& pool);

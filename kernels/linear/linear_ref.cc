@@ -1,6 +1,7 @@
 // The reference: plain loops in the order of linear.h.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/numeric.h"
 #include "kernels/linear/linear_internal.h"
@@ -47,15 +48,69 @@ void quantise_int8(float* x, int64_t n) {
   }
 }
 
+float lane_tree(float (&lane)[kLanes]) {
+  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
+    for (int64_t j = 0; j < width; ++j) lane[j] += lane[j + width];
+  }
+  return lane[0];
+}
+
 float block_sum(const WeightMatrix& w, int64_t row, const float* x, int64_t begin, int64_t end) {
   float lane[kLanes] = {};
   for (int64_t j = 0; j < kLanes; ++j) {
     for (int64_t k = begin + j; k < end; k += kLanes) lane[j] = std::fma(weight_value(w, row, k), x[k], lane[j]);
   }
-  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
-    for (int64_t j = 0; j < width; ++j) lane[j] += lane[j + width];
+  return lane_tree(lane);
+}
+
+float no_subnormal(float v) { return std::fabs(v) < std::numeric_limits<float>::min() ? std::copysign(0.0f, v) : v; }
+
+float block_sum_bf16(const WeightMatrix& w, int64_t row, const float* x, int64_t begin, int64_t end) {
+  float lane[kLanes] = {};
+  for (int64_t j = 0; j < kLanes; ++j) {
+    for (int64_t k = begin + 2 * j; k < end; k += 2 * kLanes) {
+      for (int64_t i : {k + 1, k}) {
+        lane[j] = no_subnormal(std::fma(no_subnormal(weight_value(w, row, i)), no_subnormal(x[i]), lane[j]));
+      }
+    }
   }
-  return lane[0];
+  return lane_tree(lane);
+}
+
+using BlockSum = float(const WeightMatrix& w, int64_t row, const float* x, int64_t begin, int64_t end);
+
+float dot(BlockSum* block_sum_of, const WeightMatrix& w, int64_t row, const float* x, int64_t k_blocks) {
+  float sum[16];
+  const int64_t block = w.cols / k_blocks;
+  for (int64_t b = 0; b < k_blocks; ++b) sum[b] = block_sum_of(w, row, x, b * block, (b + 1) * block);
+  for (int64_t n = k_blocks; n > 1; n /= 2) {
+    for (int64_t b = 0; b < n / 2; ++b) sum[b] = sum[2 * b] + sum[2 * b + 1];
+  }
+  return sum[0];
+}
+
+void linear_with_dot(DotRef* dot_of, const LinearArgs& args, ThreadPool& pool) {
+  const int64_t k = args.w.cols, cols = args.w.rows / args.groups;
+  auto* x = reinterpret_cast<float*>(args.scratch);
+  for (int64_t m = 0; m < args.num_rows; ++m) {
+    for (int64_t g = 0; g < args.groups; ++g) {
+      const auto* row = static_cast<const std::byte*>(args.x) + (m * args.x_stride + g * k) * dtype_bits(args.x_dtype) / 8;
+      convert_row_ref(row, args.x_dtype, k, args.act_quant, x + (m * args.groups + g) * k);
+    }
+  }
+  pool.parallel_for(args.w.rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t n = begin; n < end; ++n) {
+      for (int64_t m = 0; m < args.num_rows; ++m) {
+        const float y = dot_of(args.w, n, x + (m * args.groups + n / cols) * k, args.k_blocks);
+        const int64_t i = m * args.y_stride + n;
+        if (args.y_dtype == DType::kF32) {
+          static_cast<float*>(args.y)[i] = y;
+        } else {
+          static_cast<bf16*>(args.y)[i] = to_bf16(y);
+        }
+      }
+    }
+  });
 }
 
 }  // namespace
@@ -77,37 +132,18 @@ void convert_row_ref(const void* x, DType dtype, int64_t k, ActQuant act_quant, 
 }
 
 float dot_ref(const WeightMatrix& w, int64_t row, const float* x, int64_t k_blocks) {
-  float sum[16];
-  const int64_t block = w.cols / k_blocks;
-  for (int64_t b = 0; b < k_blocks; ++b) sum[b] = block_sum(w, row, x, b * block, (b + 1) * block);
-  for (int64_t n = k_blocks; n > 1; n /= 2) {
-    for (int64_t b = 0; b < n / 2; ++b) sum[b] = sum[2 * b] + sum[2 * b + 1];
-  }
-  return sum[0];
+  return dot(block_sum, w, row, x, k_blocks);
 }
 
-void linear_ref(const LinearArgs& args, ThreadPool& pool) {
-  const int64_t k = args.w.cols, cols = args.w.rows / args.groups;
-  auto* x = reinterpret_cast<float*>(args.scratch);
-  for (int64_t m = 0; m < args.num_rows; ++m) {
-    for (int64_t g = 0; g < args.groups; ++g) {
-      const auto* row = static_cast<const std::byte*>(args.x) + (m * args.x_stride + g * k) * dtype_bits(args.x_dtype) / 8;
-      convert_row_ref(row, args.x_dtype, k, args.act_quant, x + (m * args.groups + g) * k);
-    }
-  }
-  pool.parallel_for(args.w.rows, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t n = begin; n < end; ++n) {
-      for (int64_t m = 0; m < args.num_rows; ++m) {
-        const float y = dot_ref(args.w, n, x + (m * args.groups + n / cols) * k, args.k_blocks);
-        const int64_t i = m * args.y_stride + n;
-        if (args.y_dtype == DType::kF32) {
-          static_cast<float*>(args.y)[i] = y;
-        } else {
-          static_cast<bf16*>(args.y)[i] = to_bf16(y);
-        }
-      }
-    }
-  });
+float dot_bf16_ref(const WeightMatrix& w, int64_t row, const float* x, int64_t k_blocks) {
+  return dot(block_sum_bf16, w, row, x, k_blocks);
+}
+
+void linear_ref(const LinearArgs& args, ThreadPool& pool) { linear_with_dot(dot_ref, args, pool); }
+
+void linear_bf16_ref(const LinearArgs& args, ThreadPool& pool) {
+  const bool pairs = takes_bf16_pairs(args.w, args.x_dtype, args.act_quant, args.k_blocks);
+  linear_with_dot(pairs ? dot_bf16_ref : dot_ref, args, pool);
 }
 
 }  // namespace weft

@@ -12,6 +12,7 @@
 #include "base/cpu.h"
 #include "base/numeric.h"
 #include "base/thread_pool.h"
+#include "kernels/linear/linear_internal.h"
 
 namespace weft {
 namespace {
@@ -170,7 +171,8 @@ struct Problem {
   std::vector<float> run(LinearFn* function) const {
     Bytes y(bytes_of(c.y_dtype, c.rows * y_stride), c.shift);
     for (int64_t i = 0; i < c.rows * y_stride; ++i) put(c.y_dtype, y.data, i, kNan);
-    const int64_t size = linear_scratch_bytes(c.rows, c.groups * c.k, c.groups * c.cols, c.groups, c.format.dtype, c.threads);
+    const int64_t size =
+        linear_scratch_bytes(c.rows, c.groups * c.k, c.groups * c.cols, c.groups, c.format.dtype, c.threads);
     Bytes scratch(size, 0);
     std::memset(scratch.data, 0xff, static_cast<size_t>(size));
     ThreadPool pool(c.threads);
@@ -189,21 +191,33 @@ bool same(float a, float b) {
 std::string first_difference(const std::vector<float>& want, const std::vector<float>& got, int64_t stride) {
   for (size_t i = 0; i < want.size(); ++i) {
     const auto n = static_cast<int64_t>(i);
-    if (!same(want[i], got[i])) return fmt::format("[{}, {}] expected {} got {}", n / stride, n % stride, want[i], got[i]);
+    if (!same(want[i], got[i]))
+      return fmt::format("[{}, {}] expected {} got {}", n / stride, n % stride, want[i], got[i]);
   }
   return "";
 }
 
-void expect_all_variants_equal(const Case& c) {
-  const Problem problem(c);
-  const auto variants = linear_variants();
-  const std::vector<float> want = problem.run(variants.back().run);
-  for (const auto& variant : variants.first(variants.size() - 1)) {
-    if (variant.isa > max_isa() || variant.isa == Isa::kAvx512Bf16) continue;
-    const std::string difference = first_difference(want, problem.run(variant.run), problem.y_stride);
-    EXPECT_EQ(difference, "") << variant.name << ": " << c.name();
+// What a variant must give: the canonical bits, but for avx512_bf16.
+class Expected {
+ public:
+  explicit Expected(const Problem& problem)
+      : canonical_(problem.run(linear_ref)), pairs_(problem.run(linear_bf16_ref)) {}
+  const std::vector<float>& of(Isa isa) const { return isa == Isa::kAvx512Bf16 ? pairs_ : canonical_; }
+  bool differ() const { return first_difference(canonical_, pairs_, 1) != ""; }
+
+ private:
+  std::vector<float> canonical_, pairs_;
+};
+
+void expect_all_variants_equal(const Problem& problem) {
+  const Expected want(problem);
+  for (const auto& variant : linear_variants()) {
+    if (variant.isa > max_isa()) continue;
+    const std::string difference = first_difference(want.of(variant.isa), problem.run(variant.run), problem.y_stride);
+    EXPECT_EQ(difference, "") << variant.name << ": " << problem.c.name();
   }
 }
+void expect_all_variants_equal(const Case& c) { expect_all_variants_equal(Problem(c)); }
 
 TEST(linear, sizes) {
   for (const Format& format : kFormats) {
@@ -258,8 +272,16 @@ TEST(linear, groups_strides_dtypes_and_alignment) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       for (int64_t rows : {1, 3, 17}) {
         for (int64_t shift : {0, 4}) {
-          expect_all_variants_equal({.rows = rows, .k = 64, .cols = 37, .groups = 3, .format = format, .x_dtype = dtype,
-                                     .y_dtype = dtype, .shift = shift, .padding = 5, .threads = 2});
+          expect_all_variants_equal({.rows = rows,
+                                     .k = 64,
+                                     .cols = 37,
+                                     .groups = 3,
+                                     .format = format,
+                                     .x_dtype = dtype,
+                                     .y_dtype = dtype,
+                                     .shift = shift,
+                                     .padding = 5,
+                                     .threads = 2});
         }
       }
     }
@@ -276,12 +298,7 @@ TEST(linear, weights_at_odd_addresses) {
       Bytes moved(bytes_of(format.dtype, c.cols * c.k), 1);
       std::memcpy(moved.data, problem.w.data, static_cast<size_t>(bytes_of(format.dtype, c.cols * c.k)));
       problem.matrix.data = moved.data;
-      const auto variants = linear_variants();
-      const std::vector<float> want = problem.run(variants.back().run);
-      for (const auto& variant : variants) {
-        if (variant.isa > max_isa() || variant.isa == Isa::kAvx512Bf16) continue;
-        EXPECT_EQ(first_difference(want, problem.run(variant.run), problem.y_stride), "") << variant.name << c.name();
-      }
+      expect_all_variants_equal(problem);
     }
   }
 }
@@ -292,8 +309,13 @@ TEST(linear, activation_quantisation) {
       for (DType dtype : {DType::kF32, DType::kBF16}) {
         for (int64_t k : {60, 128, 320}) {
           for (int64_t rows : {1, 5, 16}) {
-            expect_all_variants_equal({.rows = rows, .k = k, .cols = 19, .groups = 2, .values = values,
-                                       .x_dtype = dtype, .act_quant = act_quant});
+            expect_all_variants_equal({.rows = rows,
+                                       .k = k,
+                                       .cols = 19,
+                                       .groups = 2,
+                                       .values = values,
+                                       .x_dtype = dtype,
+                                       .act_quant = act_quant});
           }
         }
       }
@@ -349,44 +371,77 @@ TEST(linear, scaled_input) {
   Case c{.rows = 4, .k = 256, .cols = 130, .format = kFormats[3]};
   for (float factor : {1e-36f, 1e36f, 1e-42f}) {
     Problem problem(c);
-    for (int64_t i = 0; i < c.rows * c.k; i += 3) put(DType::kF32, problem.x.data, i, get(DType::kF32, problem.x.data, i) * factor);
-    const auto variants = linear_variants();
-    const std::vector<float> want = problem.run(variants.back().run);
-    for (const auto& variant : variants) {
-      if (variant.isa > max_isa() || variant.isa == Isa::kAvx512Bf16) continue;
-      EXPECT_EQ(first_difference(want, problem.run(variant.run), problem.y_stride), "") << variant.name << " " << factor;
+    for (int64_t i = 0; i < c.rows * c.k; i += 3)
+      put(DType::kF32, problem.x.data, i, get(DType::kF32, problem.x.data, i) * factor);
+    expect_all_variants_equal(problem);
+  }
+}
+
+// BF16 rows with every format whose values are bf16, and neighbours that are not taken: every width of a block of rows, scale
+// rows that end inside of one, blocks of K, codes and scales without a number, tails of the normal range.
+TEST(linear, bf16_pairs) {
+  int taken = 0;
+  for (const Format& format : kFormats) {
+    for (Values values : {Values::kUsual, Values::kAnyCode}) {
+      for (int64_t rows : {1, 2, 3, 4, 7, 17, 30}) {
+        for (auto [k, k_blocks] : {std::pair<int64_t, int64_t>{64, 1}, {128, 2}, {384, 1}, {1024, 16}}) {
+          if (rows == 30 && k > 128) continue;
+          Case c{.rows = rows,
+                 .k = k,
+                 .cols = rows == 3 ? 131 : 37,
+                 .k_blocks = k_blocks,
+                 .format = format,
+                 .values = values,
+                 .x_dtype = DType::kBF16,
+                 .y_dtype = rows == 4 ? DType::kBF16 : DType::kF32,
+                 .act_quant = rows % 2 == 1 ? ActQuant::kFp8Block128 : ActQuant::kNone,
+                 .padding = 3,
+                 .threads = rows == 7 ? 2 : 1};
+          const Problem problem(c);
+          taken += takes_bf16_pairs(problem.matrix, c.x_dtype, c.act_quant, k_blocks) ? 1 : 0;
+          expect_all_variants_equal(problem);
+        }
+      }
     }
   }
+  EXPECT_EQ(taken, 2 * (6 * 4 + 2) * 4);  // BF16, FP8 128x128, FP8 without scale, FP4 E8M0
+}
+
+TEST(linear, bf16_pairs_have_their_own_order) {
+  const Problem problem({.rows = 4, .k = 1024, .cols = 64, .format = kFormats[1], .x_dtype = DType::kBF16});
+  EXPECT_TRUE(Expected(problem).differ());
 }
 
 // The bits of an output do not depend on the other rows and columns of the call.
 TEST(linear, rows_and_columns_are_independent) {
   for (const Format& format : kFormats) {
-    Case c{.rows = 40, .k = 256, .cols = 64, .format = format};
-    const Problem problem(c);
-    for (const auto& variant : linear_variants()) {
-      if (variant.isa > max_isa() || variant.name == "ref") continue;
-      const std::vector<float> whole = problem.run(variant.run);
-      for (int64_t rows : {1, 3, 8, 25}) {
-        for (int64_t first : {int64_t{0}, int64_t{7}, c.rows - rows}) {
-          Problem part = problem;
-          part.c.rows = rows;
-          part.x.data = problem.x.data + first * problem.x_stride * 4;
-          part.matrix.data = problem.w.data;
-          part.matrix.scale = format.scaled ? problem.scale.data : nullptr;
-          const std::vector<float> got = part.run(variant.run);
-          for (size_t i = 0; i < got.size(); ++i) {
-            ASSERT_TRUE(same(got[i], whole[i + static_cast<size_t>(first * problem.y_stride)]))
-                << variant.name << " rows " << first << "+" << rows << " element " << i << " " << c.name();
-          }
-          // And of a narrower weight: the first columns only.
-          part.c.cols = part.y_stride = 5;
-          part.matrix.rows = 5;
-          const std::vector<float> narrow = part.run(variant.run);
-          for (int64_t i = 0; i < rows * 5; ++i) {
-            ASSERT_TRUE(same(narrow[static_cast<size_t>(i)],
-                             whole[static_cast<size_t>((first + i / 5) * problem.y_stride + i % 5)]))
-                << variant.name << " narrow element " << i << " " << c.name();
+    for (DType x_dtype : {DType::kF32, DType::kBF16}) {
+      Case c{.rows = 40, .k = 256, .cols = 64, .format = format, .x_dtype = x_dtype};
+      const Problem problem(c);
+      for (const auto& variant : linear_variants()) {
+        if (variant.isa > max_isa() || variant.name == "ref") continue;
+        const std::vector<float> whole = problem.run(variant.run);
+        for (int64_t rows : {1, 3, 8, 25}) {
+          for (int64_t first : {int64_t{0}, int64_t{7}, c.rows - rows}) {
+            Problem part = problem;
+            part.c.rows = rows;
+            part.x.data = problem.x.data + bytes_of(x_dtype, first * problem.x_stride);
+            part.matrix.data = problem.w.data;
+            part.matrix.scale = format.scaled ? problem.scale.data : nullptr;
+            const std::vector<float> got = part.run(variant.run);
+            for (size_t i = 0; i < got.size(); ++i) {
+              ASSERT_TRUE(same(got[i], whole[i + static_cast<size_t>(first * problem.y_stride)]))
+                  << variant.name << " rows " << first << "+" << rows << " element " << i << " " << c.name();
+            }
+            // And of a narrower weight: the first columns only.
+            part.c.cols = part.y_stride = 5;
+            part.matrix.rows = 5;
+            const std::vector<float> narrow = part.run(variant.run);
+            for (int64_t i = 0; i < rows * 5; ++i) {
+              ASSERT_TRUE(same(narrow[static_cast<size_t>(i)],
+                               whole[static_cast<size_t>((first + i / 5) * problem.y_stride + i % 5)]))
+                  << variant.name << " narrow element " << i << " " << c.name();
+            }
           }
         }
       }

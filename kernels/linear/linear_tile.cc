@@ -1,5 +1,4 @@
-// Many rows: packing of weights, and the outer-product micro-kernel over packed operands. One source for every
-// instruction set.
+// Many rows: packing of weights for the micro-kernel of micro_tile-inl.h. One source for every instruction set.
 #include <immintrin.h>
 
 #include <type_traits>
@@ -13,17 +12,10 @@ namespace {
 #include "kernels/linear/vector16-inl.h"
 #include "kernels/linear/formats-inl.h"
 
-constexpr int kVisit[kLanes] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};  // its own inverse
+__attribute__((always_inline)) inline F16 multiply_add(F16 x, F16 w, F16 sum) { return f_fma(x, w, sum); }
 
-#if defined(__AVX512F__)
-constexpr int kTileRows = 14;  // 28 accumulators, two weights, one broadcast
-constexpr int kTileVectors = 2;
-#else
-constexpr int kTileRows = 6;  // 12 accumulators of 8, two weights, one broadcast
-constexpr int kTileVectors = 1;
-#endif
-
-inline int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+#include "kernels/linear/micro_tile-inl.h"
+#include "kernels/linear/prefetch-inl.h"
 
 // Where 16 columns of a block of a panel are stored: element k of the block at lane[k % 16] + k / 16 * width.
 struct Panel {
@@ -239,70 +231,6 @@ void pack_columns(const Source& s, const PackLayout& layout, int64_t width, floa
   }
 }
 
-// A tile of kRows x (16 * kVectors). Partial tiles wait in `stack` until the binary counter adds them.
-template <int kRows, int kVectors>
-void run_tile(const float* rows, const float* panel, int64_t cols, const PackLayout& layout, const Output& out) {
-  constexpr int kSize = kRows * kVectors, kWidth = 16 * kVectors, kLevels = 8;
-  alignas(64) float stack[kLevels][kSize * 16];
-  F16 acc[kSize];
-  const int64_t visits = layout.k_blocks * kLanes;
-  for (int64_t v = 0; v < visits; ++v) {
-    const int64_t lane = kVisit[v % kLanes];
-    const int64_t steps = lane < layout.block ? (layout.block - lane + kLanes - 1) / kLanes : 0;
-    const float* x = rows + v * layout.lane_steps * kRows;
-    const float* w = panel + v * layout.lane_steps * kWidth;
-#pragma GCC unroll 28
-    for (int i = 0; i < kSize; ++i) acc[i] = f_zero();
-    for (int64_t step = 0; step < steps; ++step, x += kRows, w += kWidth) {
-      F16 wv[kVectors];
-#pragma GCC unroll 2
-      for (int c = 0; c < kVectors; ++c) wv[c] = f_load(w + 16 * c);
-#pragma GCC unroll 14
-      for (int r = 0; r < kRows; ++r) {
-        const F16 xv = f_set(x[r]);
-#pragma GCC unroll 2
-        for (int c = 0; c < kVectors; ++c) acc[r * kVectors + c] = f_fma(xv, wv[c], acc[r * kVectors + c]);
-      }
-    }
-    int level = 0;
-    for (; (v >> level & 1) != 0; ++level) {
-#pragma GCC unroll 28
-      for (int i = 0; i < kSize; ++i) acc[i] = f_add(f_load(stack[level] + 16 * i), acc[i]);
-    }
-    if (v + 1 == visits) break;
-#pragma GCC unroll 28
-    for (int i = 0; i < kSize; ++i) f_store(stack[level] + 16 * i, acc[i]);
-  }
-#pragma GCC unroll 28
-  for (int i = 0; i < kSize; ++i) {
-    const int64_t m = i / kVectors, n = i % kVectors * 16, count = at_most(16, cols - n);
-    if (count <= 0) continue;
-    if (out.dtype == DType::kF32) {
-      f_store_first(static_cast<float*>(out.y) + m * out.stride + n, acc[i], count);
-    } else if (count == 16) {
-      f_store_bf16(static_cast<uint16_t*>(out.y) + m * out.stride + n, acc[i]);
-    } else {
-      alignas(64) uint16_t rounded[16];
-      f_store_bf16(rounded, acc[i]);
-      __builtin_memcpy(static_cast<uint16_t*>(out.y) + m * out.stride + n, rounded, static_cast<size_t>(count) * 2);
-    }
-  }
-}
-
-using TileFn = void(const float* rows, const float* panel, int64_t cols, const PackLayout& layout, const Output& out);
-
-template <int kVectors, int... kRows>
-struct TileTable {
-  static constexpr TileFn* run[] = {run_tile<kRows, kVectors>...};
-};
-#if defined(__AVX512F__)
-template <int kVectors>
-using Tiles = TileTable<kVectors, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
-#else
-template <int kVectors>
-using Tiles = TileTable<kVectors, 1, 2, 3, 4, 5, 6>;
-#endif
-
 }  // namespace
 
 void WEFT_ISA_NAME(linear_convert_row)(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out);
@@ -330,12 +258,6 @@ void pack_weights(const WeightMatrix& w, int64_t row0, int64_t num_rows, int64_t
   }
 }
 
-void tile(const float* packed_rows, int64_t rows, const float* panel, int64_t width, int64_t cols,
-          const PackLayout& layout, const Output& out) {
-  if (width == 16) return Tiles<1>::run[rows - 1](packed_rows, panel, cols, layout, out);
-  Tiles<kTileVectors>::run[rows - 1](packed_rows, panel, cols, layout, out);
-}
-
 // Measured, K = 4096: where dot products, which decode weights again for every four rows, cost what packing does.
 int64_t max_dot_rows(DType weight_dtype) {
 #if defined(__AVX512F__)
@@ -350,6 +272,7 @@ int64_t max_dot_rows(DType weight_dtype) {
 
 extern const LinearKernels WEFT_ISA_NAME(kLinearKernels);
 const LinearKernels WEFT_ISA_NAME(kLinearKernels) = {
+    1,
     kTileRows,
     16 * kTileVectors,
     max_dot_rows,

@@ -37,7 +37,7 @@ struct MachineLimits {
 };
 
 struct KernelBenchOptions {
-  Isa isa = default_isa();
+  Isa isa = max_isa();
   std::vector<int> cpus;     // as for ThreadPool; its size is the number of threads; empty: usable_cores()
   double min_seconds = 0.4;  // per row of the table
   int min_repetitions = 5;

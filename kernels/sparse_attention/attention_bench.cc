@@ -189,7 +189,7 @@ void bench_compressor(Isa limit) {
 }  // namespace weft
 
 int main(int argc, char** argv) {
-  const weft::Isa limit = weft::default_isa();
+  const weft::Isa limit = weft::max_isa();
   const std::string_view only = argc > 1 ? argv[1] : "";
   if (only.empty() || only == "attention") weft::bench_attention(limit);
   if (only.empty() || only == "index") weft::bench_index(limit);
