@@ -29,9 +29,7 @@ struct PeerBlocks {
   Blocks first;
   int64_t peer_stride = 0;
 
-  Blocks of(int peer) const {
-    return {first.base + peer * peer_stride, first.stride, first.count, first.bytes};
-  }
+  Blocks of(int peer) const { return {first.base + peer * peer_stride, first.stride, first.count, first.bytes}; }
 };
 
 struct Exchange {

@@ -12,8 +12,8 @@
 namespace weft {
 namespace {
 
-// Spinning covers the usual skew of ranks that do equal work (some tens of microseconds).
-constexpr int kSpins = 2000;
+// About 20 us: the usual skew of ranks that do equal work. Much longer would be lost whenever two ranks share a core.
+constexpr int kSpins = 400;
 
 uint64_t hash_word(uint64_t seed, uint64_t word) {
   seed = (seed ^ word) * 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio
@@ -57,27 +57,21 @@ std::string describe(const OpRecord& op) {
   std::string text = fmt::format("{} '{}'", comm_kind_name(op.comm_kind()), op.name.data());
   switch (op.comm_kind()) {
     case CommKind::kAllGather:
-    case CommKind::kAllGatherV:
-      return text + fmt::format(" ({} rows of {} bytes)", op.rows, op.row_bytes);
+    case CommKind::kAllGatherV: return text + fmt::format(" ({} rows of {} bytes)", op.rows, op.row_bytes);
     case CommKind::kReduceScatter:
     case CommKind::kReduceScatterV:
     case CommKind::kAllReduce:
       return text + fmt::format(" ({} rows of {} bytes, to {})", op.rows, op.row_bytes,
                                 dtype_name(static_cast<DType>(op.dtype)));
-    case CommKind::kAllReduceMax:
-      return text + fmt::format(" ({} floats)", op.rows);
-    case CommKind::kAllToAll:
-      return text + fmt::format(" ({} bytes for each rank)", op.row_bytes);
+    case CommKind::kAllReduceMax: return text + fmt::format(" ({} floats)", op.rows);
+    case CommKind::kAllToAll: return text + fmt::format(" ({} bytes for each rank)", op.row_bytes);
     case CommKind::kBroadcast:
       return text + fmt::format(" ({} bytes from rank {} of its group)", op.row_bytes, op.root);
-    case CommKind::kSend:
-      return text + fmt::format(" ({} bytes to rank {})", op.row_bytes, op.root);
-    case CommKind::kRecv:
-      return text + fmt::format(" ({} bytes from rank {})", op.row_bytes, op.root);
+    case CommKind::kSend: return text + fmt::format(" ({} bytes to rank {})", op.row_bytes, op.root);
+    case CommKind::kRecv: return text + fmt::format(" ({} bytes from rank {})", op.row_bytes, op.root);
     case CommKind::kAllToAllV:
     case CommKind::kBarrier:
-    case CommKind::kSubgroup:
-      return text;
+    case CommKind::kSubgroup: return text;
   }
   return text;
 }
@@ -133,6 +127,33 @@ void Board::begin_op(int rank, const OpRecord& op) {
   for (size_t i = 0; i < words.size(); ++i) own.record[i].store(words[i], std::memory_order_release);
   own.in_op.store(1, std::memory_order_relaxed);
   own.version.store(version + 2, std::memory_order_release);
+}
+
+Status Board::compare_calls(int rank, const OpRecord& op) {
+  const uint64_t key =
+      hash_word(op.group, static_cast<uint64_t>(op.sequence)) | 1;  // 0: an entry that is being written
+  const size_t place = (op.group + static_cast<uint64_t>(op.sequence)) % kBoardCalls;
+  BoardCall& own = slot(rank).calls[place];
+  own.key.store(0, std::memory_order_relaxed);
+  own.call.store(op.call_hash, std::memory_order_release);
+  own.key.store(key);  // in one order with the loads below and those of the peers: one of two sees the other
+  for (int peer = 0; peer < num_ranks_; ++peer) {
+    if (peer == rank || !op.members.has(peer)) continue;
+    BoardCall& theirs = slot(peer).calls[place];
+    if (theirs.key.load() != key) continue;
+    const uint64_t call = theirs.call.load(std::memory_order_acquire);
+    if (theirs.key.load(std::memory_order_acquire) != key || call == op.call_hash) continue;
+    OpRecord other;
+    if (read_op(peer, &other) && other.group == op.group && other.sequence == op.sequence) {
+      return mismatch(rank, op, peer, other);
+    }
+    return fail(
+        StatusCode::kMachineFailed,
+        fmt::format("ranks issue different operations: rank {}/{}, step {}: {} as number {} of its group; another one "
+                    "was issued there by {}",
+                    rank, num_ranks_, op.step, describe(op), op.sequence, where(peer)));
+  }
+  return {};
 }
 
 void Board::end_op(int rank) {
@@ -214,9 +235,8 @@ bool Board::claim_report() {
 void Board::reported() { header_->reported.store(2); }
 
 Status Board::report_death(int rank) {
-  return fail(StatusCode::kMachineFailed,
-              fmt::format("{}: the {} of this rank ended unexpectedly", where(rank),
-                          ranks_ == Ranks::kThreads ? "thread" : "process"));
+  return fail(StatusCode::kMachineFailed, fmt::format("{}: the {} of this rank ended unexpectedly", where(rank),
+                                                      ranks_ == Ranks::kThreads ? "thread" : "process"));
 }
 
 bool Board::read_op(int rank, OpRecord* op) {

@@ -34,15 +34,15 @@ struct RankSet {
 struct OpRecord {
   static constexpr int kNameBytes = 56;
 
-  uint64_t group = 0;      // id of the group
-  int64_t sequence = -1;   // number of the collective in its group; -1: point to point, not comparable by number
+  uint64_t group = 0;     // id of the group
+  int64_t sequence = -1;  // number of the collective in its group; -1: point to point, not comparable by number
   int64_t step = 0;
   int64_t rows = 0, row_bytes = 0;
-  int64_t root = -1;       // broadcast: root; send, recv: the peer's world rank
+  int64_t root = -1;  // broadcast: root; send, recv: the peer's world rank
   uint64_t counts_hash = 0;
   uint64_t call_hash = 0;  // of everything that must agree between ranks
   int32_t kind = 0, dtype = 0;
-  RankSet members;         // world ranks
+  RankSet members;                      // world ranks
   std::array<char, kNameBytes> name{};  // cut; call_hash has all of it
 
   CommKind comm_kind() const { return static_cast<CommKind>(kind); }
@@ -54,6 +54,12 @@ OpRecord make_op(CommKind kind, std::string_view name, int64_t rows, int64_t row
 uint64_t hash_bytes(const void* data, size_t size, uint64_t seed = 0);
 std::string describe(const OpRecord& op);  // "all_gather 'attn_in' (32 rows of 8192 bytes)"
 
+// One collective that a rank has issued: of group and sequence `key`, `call` = its call_hash.
+struct BoardCall {
+  std::atomic<uint64_t> key, call;
+};
+inline constexpr int kBoardCalls = 64;
+
 // Lives in shared memory; all zero is its initial state.
 struct BoardSlot {
   enum State : uint32_t { kRunning = 0, kLeft = 1, kDead = 2 };
@@ -62,15 +68,17 @@ struct BoardSlot {
   alignas(64) std::atomic<uint32_t> state;
   std::atomic<uint32_t> idle;
   std::atomic<uint32_t> in_op;
-  std::atomic<uint32_t> waiting;    // `missing` is valid
-  std::atomic<uint64_t> ticks;      // progress
-  std::atomic<uint64_t> beats;      // polls of a rank that waits
+  std::atomic<uint32_t> waiting;  // `missing` is valid
+  std::atomic<uint64_t> ticks;    // progress
+  std::atomic<uint64_t> beats;    // polls of a rank that waits
   std::atomic<int64_t> step;
-  std::atomic<int64_t> cpu_clock;   // clockid_t + 1 of the rank's thread or process; 0: not known
-  std::atomic<uint64_t> version;    // of record; odd while it is written
+  std::atomic<int64_t> cpu_clock;  // clockid_t + 1 of the rank's thread or process; 0: not known
+  std::atomic<uint64_t> version;   // of record; odd while it is written
   std::array<std::atomic<uint64_t>, kRecordWords> record;
   std::array<std::atomic<uint64_t>, RankSet::kWords> missing;
-  pthread_mutex_t life;             // processes only: held by the rank, released by the system when it dies
+  // The last collectives of this rank (processes only; threads compare their calls where they meet).
+  std::array<BoardCall, kBoardCalls> calls;
+  pthread_mutex_t life;  // processes only: held by the rank, released by the system when it dies
 };
 
 struct BoardHeader {
@@ -78,7 +86,7 @@ struct BoardHeader {
   static constexpr int kMessageBytes = 2000;
 
   alignas(64) std::atomic<uint32_t> failure;
-  std::atomic<uint32_t> reported;   // 1: somebody prints the failure, 2: it is printed
+  std::atomic<uint32_t> reported;  // 1: somebody prints the failure, 2: it is printed
   int32_t code;
   std::array<char, kMessageBytes> message;
 };
@@ -99,16 +107,19 @@ class Board {
   BoardSlot& slot(int rank) { return slots_[rank]; }
 
   // --- by the rank itself
-  void enter_process(int rank);                      // processes: takes the lock of life, notes the clock
-  void note_thread(int rank);                        // threads: this thread is the rank now
-  void leave(int rank);                              // in order
+  void enter_process(int rank);  // processes: takes the lock of life, notes the clock
+  void note_thread(int rank);    // threads: this thread is the rank now
+  void leave(int rank);          // in order
   void begin_op(int rank, const OpRecord& op);
+  // Notes the collective of begin_op and compares it with what the peers issued in its place, as far as they got there; who
+  // comes later sees the difference. A call that sends only (a broadcast's root) would otherwise end without noticing.
+  Status compare_calls(int rank, const OpRecord& op);
   void end_op(int rank);
   void set_missing(int rank, const RankSet& missing);
 
   // --- by anyone
   bool failed() const { return header_->failure.load(std::memory_order_acquire) != BoardHeader::kNone; }
-  Status failure();                                  // ok if there is none
+  Status failure();                                          // ok if there is none
   Status fail(StatusCode code, const std::string& message);  // the first one stays; returns the one that stays
   Status abort(int rank, const Status& status);
   // True for one caller, who then prints the failure and says so; the others wait for that, one second at most.
@@ -120,8 +131,8 @@ class Board {
   // A consistent copy of the record; false if the rank has issued no call yet.
   bool read_op(int rank, OpRecord* op);
   RankSet read_missing(int rank);
-  int64_t cpu_time_ns(int rank);                     // -1: not known, or the thread is gone
-  std::string where(int rank);                       // "rank 1/4, step 7, after all_gather 'attn_in' (...)"
+  int64_t cpu_time_ns(int rank);  // -1: not known, or the thread is gone
+  std::string where(int rank);    // "rank 1/4, step 7, after all_gather 'attn_in' (...)"
   // Both calls differ in what must agree.
   Status mismatch(int rank_a, const OpRecord& a, int rank_b, const OpRecord& b);
 
@@ -160,11 +171,12 @@ class Wait {
   struct CycleRank {
     int rank;
     uint64_t version, beats;
+    bool pair;  // it waits in a send or recv
   };
 
   Status check_peer(int peer, Clock::time_point now);
-  Status check_cycle(const RankSet& missing);
-  bool find_cycle(int from, RankSet& seen, std::vector<CycleRank>& path);
+  Status check_cycle(const RankSet& missing, Clock::time_point now);
+  bool find_cycle(int from, const OpRecord& op, const RankSet& missing, RankSet& seen, std::vector<CycleRank>& path);
 
   Board& board_;
   int rank_;
@@ -172,8 +184,9 @@ class Wait {
   int spins_ = 0;
   bool polled_ = false;
   Clock::time_point start_, next_poll_;
-  std::vector<Peer> peers_;        // by world rank, from the first poll on
-  std::vector<CycleRank> cycle_;   // suspected
+  std::vector<Peer> peers_;       // by world rank, from the first poll on
+  std::vector<CycleRank> cycle_;  // suspected
+  Clock::time_point cycle_since_;
 };
 
 }  // namespace weft

@@ -52,7 +52,9 @@ inline int64_t all_reduce_bytes(int64_t group_size, int64_t rows, int64_t width,
 inline int64_t all_reduce_max_bytes(int64_t group_size, int64_t count) { return (group_size - 1) * count * 4; }
 
 // bytes_per_peer: of the block for one peer; the block that a rank keeps is not counted.
-inline int64_t all_to_all_bytes(int64_t group_size, int64_t bytes_per_peer) { return (group_size - 1) * bytes_per_peer; }
+inline int64_t all_to_all_bytes(int64_t group_size, int64_t bytes_per_peer) {
+  return (group_size - 1) * bytes_per_peer;
+}
 
 inline int64_t all_to_all_v_bytes(std::span<const int64_t> bytes_to_peer, int64_t rank) {
   int64_t bytes = 0;

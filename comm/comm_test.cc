@@ -33,7 +33,7 @@ TEST_P(ThreadConformance, Passes) {
   });
   EXPECT_TRUE(run.status.ok()) << run.status.message();
   EXPECT_TRUE(failures.empty()) << fmt::format("{} ranks:\n{}", ranks, fmt::join(failures, "\n"));
-  EXPECT_GT(checks, 1000 * ranks);
+  EXPECT_GT(checks, 500 * ranks);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ThreadConformance, testing::Values(1, 2, 3, 4, 8), testing::PrintToStringParamName());
@@ -85,15 +85,15 @@ TEST(ThreadComm, LostThreadIsAbandoned) {
 // The thread ends, its endpoint stays.
 TEST(ThreadComm, EndedThreadIsNoticed) {
   auto endpoints = make_thread_world(2);
-  std::thread([&] {
+  std::thread thread([&] {
     endpoints[1]->set_step(6);
-    const auto request = endpoints[1]->start_send("x", 0, {});
-    ASSERT_TRUE(request.ok());
-    EXPECT_TRUE(endpoints[1]->wait(*request).ok());
-  }).detach();
-  ASSERT_TRUE(endpoints[0]->recv("x", 1, {}).ok());
+    EXPECT_TRUE(endpoints[1]->send("x", 0, {}).ok());
+  });
+  EXPECT_TRUE(endpoints[0]->recv("x", 1, {}).ok());
+  thread.join();
   const Status status = endpoints[0]->barrier("next");
-  EXPECT_EQ(missing_text(status.message(), {"rank 1/2, step 6, after send 'x'", "the thread of this rank ended unexpectedly"}),
+  EXPECT_EQ(missing_text(status.message(),
+                         {"rank 1/2, step 6, after send 'x'", "the thread of this rank ended unexpectedly"}),
             "")
       << status.message();
 }
@@ -137,19 +137,19 @@ TEST(TreeSum, OrderForGroupsThatAreNoPowerOfTwo) {
 // sharding.md 11: V4-Flash CSA layer, N = 8192, P = 4, D = 4096, in MiB.
 TEST(CommBytes, TableOfTheReference) {
   constexpr int64_t kMiB = 1 << 20;
-  EXPECT_EQ(all_gather_bytes(4, 8192, 4096 * 2), 48 * kMiB);                              // L2a: AG x
-  EXPECT_EQ(all_to_all_bytes(4, 2048 * 64 * 512 * 2 / 4), 96 * kMiB);                     // L2a: heads to tokens
-  EXPECT_EQ(reduce_scatter_bytes(4, 8192, 4096), 96 * kMiB);                              // L2a: fp32 RS
+  EXPECT_EQ(all_gather_bytes(4, 8192, 4096 * 2), 48 * kMiB);           // L2a: AG x
+  EXPECT_EQ(all_to_all_bytes(4, 2048 * 64 * 512 * 2 / 4), 96 * kMiB);  // L2a: heads to tokens
+  EXPECT_EQ(reduce_scatter_bytes(4, 8192, 4096), 96 * kMiB);           // L2a: fp32 RS
   EXPECT_EQ(all_reduce_bytes(4, 8192, 4096, 2), (96 + 48) * kMiB);
-  EXPECT_EQ(all_gather_bytes(4, 8192, 4 * 4096 * 4), 384 * kMiB);                         // four fp32 streams by mistake
-  EXPECT_EQ(all_gather_bytes(4, 9, 100), 3 * 3 * 100);                                    // 9 rows are counted as 12
+  EXPECT_EQ(all_gather_bytes(4, 8192, 4 * 4096 * 4), 384 * kMiB);  // four fp32 streams by mistake
+  EXPECT_EQ(all_gather_bytes(4, 9, 100), 3 * 3 * 100);             // 9 rows are counted as 12
   EXPECT_EQ(reduce_scatter_bytes(4, 9, 100), 3 * 3 * 400);
   EXPECT_EQ(all_gather_bytes(1, 9, 100), 0);
   EXPECT_EQ(first_row_of_rank(4, 9, 3), 9);
   EXPECT_EQ(broadcast_bytes(4, 2, 3, 10), 0);
   EXPECT_EQ(broadcast_bytes(4, 3, 3, 10), 10);
   EXPECT_EQ(broadcast_bytes(1, 0, 0, 10), 0);
-  EXPECT_EQ(all_gather_bytes(8, int64_t{1} << 32, 1 << 14), 7 * (int64_t{1} << 43));      // no 32-bit arithmetic
+  EXPECT_EQ(all_gather_bytes(8, int64_t{1} << 32, 1 << 14), 7 * (int64_t{1} << 43));  // no 32-bit arithmetic
 }
 
 TEST(Mpi, WithoutItTheErrorSaysSo) {

@@ -9,8 +9,9 @@ namespace weft {
 namespace {
 
 constexpr std::array<std::string_view, kNumCommKinds> kKindNames = {
-    "all_gather", "all_gather_v", "reduce_scatter", "reduce_scatter_v", "all_reduce", "all_reduce_max", "all_to_all",
-    "all_to_all_v", "broadcast", "barrier", "send", "recv", "subgroup",
+    "all_gather",     "all_gather_v", "reduce_scatter", "reduce_scatter_v", "all_reduce",
+    "all_reduce_max", "all_to_all",   "all_to_all_v",   "broadcast",        "barrier",
+    "send",           "recv",         "subgroup",
 };
 
 uint64_t hash_counts(std::span<const int64_t> counts) { return hash_bytes(counts.data(), counts.size_bytes()); }
@@ -49,8 +50,8 @@ void Communicator::split_counts(std::span<const int64_t> counts) {
 
 // The rows of first_rows_, each rank's from its own buffer.
 Status Communicator::gather(OpRecord& op, const GatherArgs& args) {
-  WEFT_CHECK(args.rows == first_rows_.back() && args.row_bytes >= 0, "{} rows of {} bytes, the ranks have {}", args.rows,
-             args.row_bytes, first_rows_.back());
+  WEFT_CHECK(args.rows == first_rows_.back() && args.row_bytes >= 0, "{} rows of {} bytes, the ranks have {}",
+             args.rows, args.row_bytes, first_rows_.back());
   const auto block = [&](const void* data, int r) {
     return contiguous_block(data, (first_rows_[r + 1] - first_rows_[r]) * args.row_bytes);
   };

@@ -38,8 +38,19 @@ namespace weft {
 inline constexpr int kMaxRanks = 256;
 
 enum class CommKind {
-  kAllGather, kAllGatherV, kReduceScatter, kReduceScatterV, kAllReduce, kAllReduceMax, kAllToAll, kAllToAllV,
-  kBroadcast, kBarrier, kSend, kRecv, kSubgroup,
+  kAllGather,
+  kAllGatherV,
+  kReduceScatter,
+  kReduceScatterV,
+  kAllReduce,
+  kAllReduceMax,
+  kAllToAll,
+  kAllToAllV,
+  kBroadcast,
+  kBarrier,
+  kSend,
+  kRecv,
+  kSubgroup,
 };
 inline constexpr int kNumCommKinds = 13;
 std::string_view comm_kind_name(CommKind kind);  // "all_gather", ...
@@ -79,10 +90,10 @@ struct GatherArgs {
 };
 
 struct ReduceArgs {
-  const float* src = nullptr;      // [rows, width], this rank's partial
-  void* dst = nullptr;             // own rows (reduce_scatter) or all rows (all_reduce)
-  DType dst_dtype = DType::kF32;   // kF32 or kBF16
-  int64_t rows = 0;                // of src
+  const float* src = nullptr;     // [rows, width], this rank's partial
+  void* dst = nullptr;            // own rows (reduce_scatter) or all rows (all_reduce)
+  DType dst_dtype = DType::kF32;  // kF32 or kBF16
+  int64_t rows = 0;               // of src
   int64_t width = 0;
 };
 
@@ -183,7 +194,7 @@ class Communicator {
 
   int rank_;
   std::vector<int> members_;
-  std::vector<int64_t> first_rows_;       // of the call in progress
+  std::vector<int64_t> first_rows_;  // of the call in progress
   std::vector<Blocks> send_, recv_;
 };
 

@@ -29,7 +29,8 @@ struct FaultCase {
   std::vector<std::string> expect;
   Status (*body)(Communicator& world);
   // A rank that kills its process is no case for threads; a thread that goes away is none for processes.
-  enum class Where { kBoth, kThreads, kProcesses } where = Where::kBoth;
+  enum class Where { kBoth, kThreads, kProcesses };
+  Where where = Where::kBoth;
 };
 
 const std::vector<FaultCase>& fault_cases();

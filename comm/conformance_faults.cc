@@ -23,12 +23,14 @@ struct Data {
 Status gather(Communicator& comm, const char* name, int64_t rows = 4) {
   Data data;
   const int64_t t = (rows + comm.size() - 1) / comm.size();
-  return comm.all_gather(name, {.src = data.src.data(), .dst = data.dst.data(), .rows = rows, .row_bytes = 4 * (t > 0 ? 1 : 0)});
+  return comm.all_gather(
+      name, {.src = data.src.data(), .dst = data.dst.data(), .rows = rows, .row_bytes = 4 * (t > 0 ? 1 : 0)});
 }
 
 Status reduce(Communicator& comm, const char* name, DType dtype = DType::kF32) {
   Data data;
-  return comm.all_reduce(name, {.src = data.src.data(), .dst = data.dst.data(), .dst_dtype = dtype, .rows = 4, .width = 2});
+  return comm.all_reduce(name,
+                         {.src = data.src.data(), .dst = data.dst.data(), .dst_dtype = dtype, .rows = 4, .width = 2});
 }
 
 void compute_for(milliseconds time) {
@@ -47,9 +49,7 @@ Status different_name(Communicator& comm) { return gather(comm, comm.rank() == 2
 
 Status different_rows(Communicator& comm) { return gather(comm, "x", comm.rank() == 1 ? 5 : 4); }
 
-Status different_dtype(Communicator& comm) {
-  return reduce(comm, "x", comm.rank() == 1 ? DType::kBF16 : DType::kF32);
-}
+Status different_dtype(Communicator& comm) { return reduce(comm, "x", comm.rank() == 1 ? DType::kBF16 : DType::kF32); }
 
 Status different_root(Communicator& comm) {
   int32_t token = 0;
@@ -73,7 +73,8 @@ Status different_subgroup(Communicator& comm) {
 
 Status different_exchange(Communicator& comm) {
   std::array<std::byte, 64> out{}, in{};
-  std::vector<Blocks> send(comm.size(), contiguous_block(out.data(), 8)), recv(comm.size(), contiguous_block(in.data(), 8));
+  std::vector<Blocks> send(comm.size(), contiguous_block(out.data(), 8)),
+      recv(comm.size(), contiguous_block(in.data(), 8));
   if (comm.rank() == 0) send[2] = contiguous_block(out.data(), 12);
   return comm.all_to_all_v("dispatch", send, recv);
 }
@@ -192,36 +193,81 @@ using Where = FaultCase::Where;
 
 const std::vector<FaultCase>& fault_cases() {
   static const std::vector<FaultCase> cases = {
-      {"kind", 2, kDefault,
+      {"kind",
+       2,
+       kDefault,
        {"ranks issue different operations: rank 0/2, step 12: all_gather 'ffn_in' (4 rows of 4 bytes); ",
-        "rank 1/2, step 12: all_reduce 'ffn_out' (4 rows of 8 bytes, to F32)"}, different_kind},
-      {"name", 3, kDefault, {"different operations", "all_gather 'layers.0'", "rank 2/3, step 0: all_gather 'layers.1'"},
+        "rank 1/2, step 12: all_reduce 'ffn_out' (4 rows of 8 bytes, to F32)"},
+       different_kind},
+      {"name",
+       3,
+       kDefault,
+       {"different operations", "all_gather 'layers.0'", "rank 2/3, step 0: all_gather 'layers.1'"},
        different_name},
       {"rows", 2, kDefault, {"rank 0/2", "(4 rows of 4 bytes)", "rank 1/2", "(5 rows of 4 bytes)"}, different_rows},
       {"dtype", 2, kDefault, {"rank 0/2", "to F32", "rank 1/2", "to BF16"}, different_dtype},
-      {"root", 2, kDefault, {"rank 0/2", "from rank 0 of its group", "rank 1/2", "from rank 1 of its group"}, different_root},
-      {"group", 3, kDefault, {"ranks wait for each other: rank 0/3, step 0, in barrier 'tp group'; rank 1/3, step 0, in barrier 'world'"}, different_group},
-      {"subgroup", 3, kDefault, {"ranks wait for each other: rank 0/3, step 0, in subgroup 'ranks 0,1'; rank 1/3, step 0, in barrier 'behind the group'"}, different_subgroup},
-      {"exchange", 3, kDefault,
-       {"rank 2/3, step 0, in all_to_all_v 'dispatch': rank 0 sends", "bytes to this rank"}, different_exchange},
-      {"message", 2, kDefault,
+      {"root",
+       2,
+       kDefault,
+       {"different operations: rank ", "/2, step 0: broadcast 'token' (4 bytes from rank "},
+       different_root},
+      {"group",
+       3,
+       kDefault,
+       {"ranks wait for each other: rank 0/3, step 0, in barrier 'tp group'; rank 1/3, step 0, in barrier 'world'"},
+       different_group},
+      {"subgroup",
+       3,
+       kDefault,
+       {"ranks wait for each other: rank 0/3, step 0, in subgroup 'ranks 0,1'; rank 1/3, step 0, in barrier 'behind "
+        "the group'"},
+       different_subgroup},
+      {"exchange",
+       3,
+       kDefault,
+       {"rank 2/3, step 0, in all_to_all_v 'dispatch': rank 0 sends", "bytes to this rank"},
+       different_exchange},
+      {"message",
+       2,
+       kDefault,
        {"rank 0/2", "send 'hidden' (32 bytes to rank 1)", "rank 1/2", "recv 'hidden' (16 bytes from rank 0)"},
        different_message},
-      {"both_receive", 2, kDefault, {"ranks wait for each other: rank 0/2, step 0, in recv 'hidden'", "; rank 1/2, step 0, in recv 'hidden'"}, both_receive},
-      {"abort", 3, kDefault,
+      {"both_receive",
+       2,
+       kShort,
+       {"ranks wait for each other: rank 0/2, step 0, in recv 'hidden'", "; rank 1/2, step 0, in recv 'hidden'"},
+       both_receive},
+      {"abort",
+       3,
+       kDefault,
        {"rank 1/3, step 7, after all_gather 'attn_in' (4 rows of 4 bytes): experts.3: page fault on the weight file"},
        rank_fails},
-      {"throws", 3, kDefault, {"rank 2/3, step 3, after all_gather 'attn_in'", "exception: out of paper"}, rank_throws,
+      {"throws",
+       3,
+       kDefault,
+       {"rank 2/3, step 3, after all_gather 'attn_in'", "exception: out of paper"},
+       rank_throws,
        Where::kThreads},
-      {"sleeps", 3, kShort,
+      {"sleeps",
+       3,
+       kShort,
        {"rank 1/3, step 5, after all_gather 'attn_in'", "this rank stands still for 0.3 s, and rank ",
-        " waits for it in all_reduce 'attn_out'"}, rank_sleeps},
-      {"gone_for_good", 3, kDefault, {"rank 1/3", "stands still for 4.0 s", "all_reduce 'attn_out'"}, rank_never_comes_back},
+        " waits for it in all_reduce 'attn_out'"},
+       rank_sleeps},
+      {"gone_for_good",
+       3,
+       kDefault,
+       {"rank 1/3", "stands still for 4.0 s", "all_reduce 'attn_out'"},
+       rank_never_comes_back},
       {"loops", 2, kImpatient, {"rank 1/2, step 5", "without a sign of progress", "all_reduce 'attn_out'"}, rank_loops},
       {"leaves", 2, kDefault, {"rank 1/2, step 9"}, rank_leaves},
-      {"killed", 3, kDefault,
-       {"rank 1/3, step 4, after all_gather 'attn_in' (4 rows of 4 bytes): the process of this rank ended unexpectedly"},
-       rank_is_killed, Where::kProcesses},
+      {"killed",
+       3,
+       kDefault,
+       {"rank 1/3, step 4, after all_gather 'attn_in' (4 rows of 4 bytes): the process of this rank ended "
+        "unexpectedly"},
+       rank_is_killed,
+       Where::kProcesses},
       {"slow_is_not_dead", 2, kShort, {}, computes_long},
       {"ticks", 2, kShort, {}, sleeps_with_ticks},
       {"idle", 2, kShort, {}, idles},

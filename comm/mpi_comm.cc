@@ -7,10 +7,12 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 
@@ -117,15 +119,15 @@ class MpiComm final : public Communicator {
   // Transfers under way, all of one call.
   struct Transfers {
     std::vector<MPI_Request> requests;
-    std::vector<int> peers;              // ranks in the group
-    std::vector<int64_t> expected;       // bytes to receive; -1: a send
+    std::vector<int> peers;         // ranks in the group
+    std::vector<int64_t> expected;  // bytes to receive; -1: a send
     void clear() { requests.clear(), peers.clear(), expected.clear(); }
   };
 
   struct Pending {
     OpRecord op;
     int peer = 0;
-    OpRecord header;                     // the peer's (a receive), or the one being sent
+    OpRecord header;  // the peer's (a receive), or the one being sent
     Transfers transfers;
   };
 
@@ -179,6 +181,7 @@ Status MpiComm::open(OpRecord& op) {
   complete(op);
   op.sequence = sequence_++;
   board_.begin_op(me_, op);
+  WEFT_RETURN_IF_ERROR(board_.compare_calls(me_, op));
   if (job_.headers && size() > 1) WEFT_RETURN_IF_ERROR(compare_headers(op));
   return {};
 }
@@ -249,9 +252,10 @@ Status MpiComm::finish(const OpRecord& op, Transfers& transfers) {
     MPI_Count bytes = 0;
     MPI_Get_elements_x(&statuses[i], MPI_BYTE, &bytes);
     if (bytes != transfers.expected[i]) {
-      return board_.fail(StatusCode::kMachineFailed,
-                         fmt::format("{}: rank {} sends {} bytes to this rank, which expects {}", board_.where(me_),
-                                     members()[transfers.peers[i]], static_cast<int64_t>(bytes), transfers.expected[i]));
+      return board_.fail(
+          StatusCode::kMachineFailed,
+          fmt::format("{}: rank {} sends {} bytes to this rank, which expects {}", board_.where(me_),
+                      members()[transfers.peers[i]], static_cast<int64_t>(bytes), transfers.expected[i]));
     }
   }
   transfers.clear();
@@ -275,7 +279,8 @@ Status MpiComm::transfer_fault(const OpRecord& op, const Transfers& transfers, s
   return board_.abort(me_, machine_failed(describe(op) + ": MPI reports an error without a transfer"));
 }
 
-Status MpiComm::run_exchange(const OpRecord& op, Phase phase, std::span<const Blocks> send, std::span<const Blocks> recv) {
+Status MpiComm::run_exchange(const OpRecord& op, Phase phase, std::span<const Blocks> send,
+                             std::span<const Blocks> recv) {
   Transfers transfers;
   for (int i = 1; i < size(); ++i) {
     const int peer = (rank() + i) % size();
@@ -505,7 +510,8 @@ Result<std::unique_ptr<Communicator>> MpiComm::subgroup(std::span<const int> ran
   board_.end_op(me_);
   ++counters_.of(CommKind::kSubgroup).calls;
   const int64_t facts[] = {static_cast<int64_t>(id_), subgroups_[world_ranks]++};
-  const uint64_t id = hash_bytes(world_ranks.data(), world_ranks.size() * sizeof(int), hash_bytes(facts, sizeof(facts)));
+  const uint64_t id =
+      hash_bytes(world_ranks.data(), world_ranks.size() * sizeof(int), hash_bytes(facts, sizeof(facts)));
   return std::unique_ptr<Communicator>(std::make_unique<MpiComm>(job_, comm, id, own, std::move(world_ranks)));
 }
 
@@ -534,11 +540,14 @@ Status MpiJob::open(const MpiOptions& options) {
   }
   int rank = 0, size = 0, host_rank = 0, host_size = 0;
   MPI_Comm comm, host;
+  // MPICH takes the world's handler for errors that it finds while it waits for several transfers.
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);
   MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &size);
-  if (size > kMaxRanks) return invalid_argument(fmt::format("{} MPI processes; weft runs on {} at most", size, kMaxRanks));
+  if (size > kMaxRanks)
+    return invalid_argument(fmt::format("{} MPI processes; weft runs on {} at most", size, kMaxRanks));
   MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
   MPI_Comm_rank(host, &host_rank);
   MPI_Comm_size(host, &host_size);
@@ -582,10 +591,12 @@ void MpiJob::end_job(const Status& status, int exit_code, const std::function<vo
   const Status first = board.abort(world_->rank(), status);
   if (board.claim_report()) {
     print(first);
+    // mpiexec may drop what it has not read yet when it hears of the end.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
     board.reported();
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
   }
-  MPI_Abort(MPI_COMM_WORLD, exit_code);
-  std::_Exit(exit_code);  // should the library return
+  std::_Exit(exit_code);  // one abort is enough: several at a time have kept mpirun busy for seconds
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ struct alignas(64) Seat {
   std::atomic<uint64_t> arrived{0};  // barriers that this rank has entered
   std::atomic<bool> reading{false};
   std::atomic<bool> left{false};
-  std::atomic<bool> joined{false};   // while the group forms
+  std::atomic<bool> joined{false};  // while the group forms
   // By parity of the sequence: a peer may still compare the last call when this rank shows the next. It cannot be two
   // calls behind.
   std::array<Call, 2> calls;
@@ -241,9 +241,10 @@ Status ThreadComm::do_exchange(OpRecord& op, std::span<const Blocks> send, std::
     const Blocks& from = call_of(peer, op).send[rank()];
     const Blocks& to = recv[peer];
     if (from.total_bytes() != to.total_bytes()) {
-      return leave(board_.fail(StatusCode::kMachineFailed,
-                               fmt::format("{}: rank {} sends {} bytes to this rank, which expects {}", board_.where(me_),
-                                           group_->members[peer], from.total_bytes(), to.total_bytes())));
+      return leave(
+          board_.fail(StatusCode::kMachineFailed,
+                      fmt::format("{}: rank {} sends {} bytes to this rank, which expects {}", board_.where(me_),
+                                  group_->members[peer], from.total_bytes(), to.total_bytes())));
     }
     if (from.base == to.base) continue;  // the rank's own rows, in place
     copy_blocks(from, to);
@@ -388,8 +389,9 @@ Status ThreadComm::receive(const Pending& pending) {
   }
   int expected = Message::kPosted;
   if (!message->state.compare_exchange_strong(expected, Message::kClaimed)) {
-    return leave(board_.fail(StatusCode::kMachineFailed, fmt::format("{}: rank {} withdrew this message", board_.where(me_),
-                                                                     group_->members[pending.peer])));
+    return leave(board_.fail(
+        StatusCode::kMachineFailed,
+        fmt::format("{}: rank {} withdrew this message", board_.where(me_), group_->members[pending.peer])));
   }
   const bool fits = message->op.call_hash == pending.op.call_hash;
   if (fits) {

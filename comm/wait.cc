@@ -23,11 +23,16 @@ constexpr auto kSleep = microseconds(100);
 
 // Polls of a waiting rank that show that it looked again, and that it is really waiting for what it says.
 constexpr uint64_t kBeatsOfProof = 3;
+// Over MPI data may have left their sender and not yet be seen by a rank that looks every millisecond.
+constexpr double kProofOverMpiS = 0.1;
 
-// A process whose threads only poll uses a little processor time too. Less than this in a whole timeout is standing still.
-constexpr int64_t kCpuProgressNs = 1'000'000;
+// A rank that sleeps in a loop uses a little processor time, too (about 0.2 % with naps of 10 ms), one that reads its
+// weights from a slow disk some percent. Less than this share over the whole timeout is standing still.
+constexpr double kCpuShare = 0.01;
 
 double seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+bool is_pair(const OpRecord& op) { return op.comm_kind() == CommKind::kSend || op.comm_kind() == CommKind::kRecv; }
 
 }  // namespace
 
@@ -71,7 +76,7 @@ Status Wait::poll(const RankSet& missing) {
   for (int peer = 0; peer < board_.num_ranks(); ++peer) {
     if (peer != rank_ && missing.has(peer)) WEFT_RETURN_IF_ERROR(check_peer(peer, now));
   }
-  return check_cycle(missing);
+  return check_cycle(missing, now);
 }
 
 Status Wait::check_peer(int peer, Clock::time_point now) {
@@ -81,12 +86,6 @@ Status Wait::check_peer(int peer, Clock::time_point now) {
     return board_.fail(StatusCode::kMachineFailed, fmt::format("{}: this rank has left, but rank {} waits for it in {}",
                                                                board_.where(peer), rank_, describe(op_)));
   }
-  OpRecord op;
-  if (board_.read_op(peer, &op) && op_.sequence >= 0 && op.group == op_.group && op.sequence == op_.sequence &&
-      op.call_hash != op_.call_hash) {
-    return board_.mismatch(rank_, op_, peer, op);
-  }
-
   if (peers_.empty()) peers_.resize(board_.num_ranks());
   Peer& seen = peers_[peer];
   const uint64_t ticks = slot.ticks.load(std::memory_order_relaxed) + slot.version.load(std::memory_order_relaxed);
@@ -96,7 +95,8 @@ Status Wait::check_peer(int peer, Clock::time_point now) {
   const bool excused = first_look || slot.idle.load(std::memory_order_relaxed) != 0 || progress != seen.progress;
   if (excused || ticks != seen.ticks) seen.ticked = now;
   // A rank whose clock cannot be read (it has not begun, or runs on another host) may be computing.
-  if (excused || cpu_ns < 0 || cpu_ns > seen.cpu_ns + kCpuProgressNs) {
+  const double cpu_s = static_cast<double>(cpu_ns - seen.cpu_ns) * 1e-9;
+  if (excused || cpu_ns < 0 || cpu_s > kCpuShare * board_.options().timeout_s) {
     seen.moved = now;
     seen.cpu_ns = cpu_ns;
   }
@@ -107,51 +107,62 @@ Status Wait::check_peer(int peer, Clock::time_point now) {
   const std::string what = still_s > board_.options().timeout_s
                                ? fmt::format("this rank stands still for {:.1f} s", still_s)
                                : fmt::format("this rank computes for {:.0f} s without a sign of progress", stuck_s);
-  return board_.fail(StatusCode::kMachineFailed, fmt::format("{}: {}, and rank {} waits for it in {}", board_.where(peer),
-                                                             what, rank_, describe(op_)));
+  return board_.fail(StatusCode::kMachineFailed, fmt::format("{}: {}, and rank {} waits for it in {}",
+                                                             board_.where(peer), what, rank_, describe(op_)));
 }
 
 // Depth-first along "waits for", to a way back to this rank.
-bool Wait::find_cycle(int from, RankSet& seen, std::vector<CycleRank>& path) {
-  seen.add(from);
-  BoardSlot& slot = board_.slot(from);
-  const uint64_t version = slot.version.load(std::memory_order_acquire);
-  const uint64_t beats = slot.beats.load(std::memory_order_acquire);
-  const RankSet missing = board_.read_missing(from);
-  if (missing.empty()) return false;
-  path.push_back({from, version, beats});
-  if (missing.has(rank_)) return true;
+bool Wait::find_cycle(int from, const OpRecord& op, const RankSet& missing, RankSet& seen,
+                      std::vector<CycleRank>& path) {
   for (int next = 0; next < board_.num_ranks(); ++next) {
-    if (missing.has(next) && !seen.has(next) && find_cycle(next, seen, path)) return true;
+    if (!missing.has(next) || (seen.has(next) && next != rank_)) continue;
+    OpRecord next_op;
+    const bool known = next == rank_ || board_.read_op(next, &next_op);
+    if (next == rank_) next_op = op_;
+    // Two ranks in one call wait for each other while its data are under way.
+    if (known && next_op.group == op.group && next_op.sequence == op.sequence && next_op.call_hash == op.call_hash &&
+        !is_pair(op)) {
+      continue;
+    }
+    if (next == rank_) return true;
+    seen.add(next);
+    BoardSlot& slot = board_.slot(next);
+    path.push_back({next, slot.version.load(std::memory_order_acquire), slot.beats.load(std::memory_order_acquire),
+                    is_pair(next_op)});
+    if (find_cycle(next, next_op, board_.read_missing(next), seen, path)) return true;
+    path.pop_back();
   }
-  path.pop_back();
   return false;
 }
 
 // Every rank of a cycle waits for all that it misses, so none of them can go on. What a rank says may be old, however (it
-// may not have run since): the cycle counts once every rank of it has looked again since it was first seen.
-Status Wait::check_cycle(const RankSet& missing) {
+// may not have run since): the cycle counts once every rank of it has looked again since it was first seen. Over MPI a
+// message may be under way between two ranks that wait for each other, and only time tells.
+Status Wait::check_cycle(const RankSet& missing, Clock::time_point now) {
   std::vector<CycleRank> path;
   RankSet seen;
   seen.add(rank_);
-  bool found = false;
-  for (int next = 0; next < board_.num_ranks() && !found; ++next) {
-    if (missing.has(next) && !seen.has(next)) found = find_cycle(next, seen, path);
-  }
-  if (!found) {
+  if (!find_cycle(rank_, op_, missing, seen, path)) {
     cycle_.clear();
     return {};
   }
   const auto same = [](const CycleRank& a, const CycleRank& b) { return a.rank == b.rank && a.version == b.version; };
   if (!std::equal(path.begin(), path.end(), cycle_.begin(), cycle_.end(), same)) {
     cycle_ = std::move(path);
+    cycle_since_ = now;
     return {};
   }
+  bool pair = is_pair(op_);
   for (size_t i = 0; i < path.size(); ++i) {
     if (path[i].beats < cycle_[i].beats + kBeatsOfProof) return {};
+    pair |= path[i].pair;
+  }
+  if (board_.ranks() == Board::Ranks::kProcesses) {
+    const double proof_s = pair ? board_.options().timeout_s : kProofOverMpiS;
+    if (seconds(now - cycle_since_) < proof_s) return {};
   }
   // From its lowest rank on, whoever found it.
-  path.push_back({rank_, 0, 0});
+  path.push_back({rank_, 0, 0, false});
   const auto lower = [](const CycleRank& a, const CycleRank& b) { return a.rank < b.rank; };
   std::rotate(path.begin(), std::min_element(path.begin(), path.end(), lower), path.end());
   std::string message = "ranks wait for each other";
