@@ -20,6 +20,15 @@ uint64_t hash_word(uint64_t seed, uint64_t word) {
   return seed ^ (seed >> 29);
 }
 
+// After an attempt to lock a rank's lock of life.
+bool took_lock_of_dead(BoardSlot& slot, int error) {
+  const bool died = error == EOWNERDEAD || error == ENOTRECOVERABLE;
+  if (died) slot.state.store(BoardSlot::kDead, std::memory_order_release);
+  // Unlocked without being made consistent: the lock stays unusable, and every later look sees that.
+  if (error == 0 || error == EOWNERDEAD) pthread_mutex_unlock(&slot.life);
+  return died;
+}
+
 }  // namespace
 
 uint64_t hash_bytes(const void* data, size_t size, uint64_t seed) {
@@ -215,14 +224,10 @@ bool Board::is_dead(int rank) {
     return peer.cpu_clock.load(std::memory_order_relaxed) == clock &&
            peer.state.load(std::memory_order_acquire) == BoardSlot::kRunning;
   }
-  const int error = pthread_mutex_trylock(&peer.life);
-  if (error == EBUSY) return false;
-  const bool died = error == EOWNERDEAD || error == ENOTRECOVERABLE;
-  if (died) peer.state.store(BoardSlot::kDead, std::memory_order_release);
-  // Unlocked without being made consistent: the lock stays unusable, and every later look sees that.
-  if (error == 0 || error == EOWNERDEAD) pthread_mutex_unlock(&peer.life);
-  return died;
+  return took_lock_of_dead(peer, pthread_mutex_trylock(&peer.life));
 }
+
+bool Board::await_death(int rank) { return took_lock_of_dead(slot(rank), pthread_mutex_lock(&slot(rank).life)); }
 
 bool Board::claim_report() {
   if (uint32_t expected = 0; header_->reported.compare_exchange_strong(expected, 1)) return true;

@@ -126,6 +126,8 @@ class Board {
   bool claim_report();
   void reported();
   bool is_dead(int rank);
+  // Blocks until `rank` leaves (false) or dies (true). Processes only.
+  bool await_death(int rank);
   Status report_death(int rank);
 
   // A consistent copy of the record; false if the rank has issued no call yet.

@@ -125,13 +125,13 @@ Status bench(Communicator& comm) {
 
 int run(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "--mpi") {
-    auto job = MpiWorld::start({});
-    if (!job.ok()) return std::fprintf(stderr, "weft: %s\n", job.status().message().c_str()), 3;
+    MpiOptions options;
+    options.print = [](const Status& status) { std::fprintf(stderr, "weft: %s\n", status.message().c_str()); };
+    auto job = MpiWorld::start(options);
+    if (!job.ok()) return options.print(job.status()), options.exit_code;
     Status status = bench((*job)->world());
     if (status.ok()) status = (*job)->finish();
-    if (!status.ok()) {
-      (*job)->end_job(status, 3, [](const Status& s) { std::fprintf(stderr, "weft: %s\n", s.message().c_str()); });
-    }
+    if (!status.ok()) (*job)->end_job(status);
     return 0;
   }
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;

@@ -147,6 +147,15 @@ Status rank_is_killed(Communicator& comm) {
   return reduce(comm, "attn_out");
 }
 
+// The others compute; without a watcher mpirun would end them before they come to a call.
+Status killed_while_others_compute(Communicator& comm) {
+  comm.set_step(4);
+  WEFT_RETURN_IF_ERROR(gather(comm, "attn_in"));
+  if (comm.rank() == 1) kill(getpid(), SIGKILL);
+  compute_for(milliseconds(3000));
+  return reduce(comm, "attn_out");
+}
+
 Status computes_long(Communicator& comm) {
   if (comm.rank() == 1) compute_for(milliseconds(600));
   return reduce(comm, "attn_out");
@@ -267,6 +276,12 @@ const std::vector<FaultCase>& fault_cases() {
        {"rank 1/3, step 4, after all_gather 'attn_in' (4 rows of 4 bytes): the process of this rank ended "
         "unexpectedly"},
        rank_is_killed,
+       Where::kProcesses},
+      {"killed_while_others_compute",
+       3,
+       kDefault,
+       {"rank 1/3, step 4", "the process of this rank ended unexpectedly"},
+       killed_while_others_compute,
        Where::kProcesses},
       {"slow_is_not_dead", 2, kShort, {}, computes_long},
       {"ticks", 2, kShort, {}, sleeps_with_ticks},

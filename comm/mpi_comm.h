@@ -22,6 +22,11 @@ struct MpiOptions {
   // kAuto sends them only where ranks are on several hosts.
   enum class Headers { kAuto, kAlways };
   Headers headers = Headers::kAuto;
+  // What ends the process when the job fails: `print` puts the message where users see it (one process per host calls it),
+  // then the process ends with exit_code. With `print` set, a thread that sleeps until a neighbour dies does this at once,
+  // also while this rank computes: otherwise mpirun would end it without a word of ours.
+  std::function<void(const Status&)> print;
+  int exit_code = 3;
 };
 
 // True if this build has MPI.
@@ -41,10 +46,8 @@ class MpiWorld {
   // Finalises MPI; collective. Subgroups must be gone, and nothing is used afterwards. After a failure: end_job instead.
   virtual Status finish() = 0;
 
-  // Ends the job after a failure, all processes of it, with exit status `exit_code`. One process per host, the first that
-  // comes here, calls print(status).
-  [[noreturn]] virtual void end_job(const Status& status, int exit_code,
-                                    const std::function<void(const Status&)>& print) = 0;
+  // Ends the job after a failure, all processes of it: prints and exits as MpiOptions says.
+  [[noreturn]] virtual void end_job(const Status& status) = 0;
 };
 
 }  // namespace weft

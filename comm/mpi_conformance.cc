@@ -29,19 +29,21 @@ int run_suite(MpiWorld& job) {
   if (job.world().rank() == 0) {
     std::printf("%d ranks: %lld checks on rank 0\n", job.world().size(), static_cast<long long>(report.checks));
   }
-  if (const Status status = job.finish(); !status.ok()) job.end_job(status, kFailed, print_fault);
+  if (const Status status = job.finish(); !status.ok()) job.end_job(status);
   return failures == 0 ? 0 : 1;
 }
 
 int run_fault(MpiWorld& job, const FaultCase& fault) {
   Status status = fault.body(job.world());
   if (status.ok()) status = job.finish();
-  if (!status.ok()) job.end_job(status, kFailed, print_fault);
+  if (!status.ok()) job.end_job(status);
   return 0;
 }
 
 int run(int argc, char** argv) {
   MpiOptions options;
+  options.print = print_fault;
+  options.exit_code = kFailed;
   const FaultCase* fault = nullptr;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];

@@ -1,11 +1,20 @@
 #!/bin/sh
-# Installs the Debian packages that building weft needs and that are missing; arguments are further packages.
+# Installs the Debian packages that building weft needs and that are missing; arguments are further packages. --mpi and
+# --mpich stand for the packages of OpenMPI and of MPICH: MPI is optional, a build without it runs ranks as threads.
 #
 # As root, or where sudo asks for no password, it installs them. Otherwise it prints the one command to run and ends
 # with 2. On a system without dpkg it only names them.
 set -eu
 
 packages="g++ cmake ninja-build pkg-config libfmt-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libhwy-dev libgtest-dev"
+for argument in "$@"; do
+  shift
+  case $argument in
+    --mpi) set -- "$@" libopenmpi-dev openmpi-bin ;;
+    --mpich) set -- "$@" libmpich-dev mpich ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
 
 if ! command -v dpkg-query >/dev/null 2>&1; then
   echo "No dpkg here. weft needs what Debian 12 calls: $packages $*" >&2
