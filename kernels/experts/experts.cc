@@ -71,7 +71,7 @@ class Call {
         a_rows_(at<float>(scratch_.a_rows)) {}
 
   void run() {
-    std::fill(args_.y, args_.y + args_.num_rows * args_.hidden, 0.0f);
+    clear_y();
     sort_slots();
     convert_x();
     for (int64_t begin = 0; begin < num_experts_;) {
@@ -90,6 +90,15 @@ class Call {
   int64_t rows_of(int64_t e) const { return first_[e + 1] - first_[e]; }
   bool by_dot(int64_t e) const { return rows_of(e) <= max_dot_rows_; }
   int64_t token(int64_t i) const { return order_[i] / args_.top_k; }
+  float* y_of(int64_t i) const { return args_.y + (args_.per_slot ? order_[i] : token(i)) * args_.hidden; }
+
+  void clear_y() {
+    const int64_t rows = args_.num_rows * (args_.per_slot ? args_.top_k : 1);
+    const int64_t grain = std::max<int64_t>(kInlineWork / args_.hidden, 1);
+    pool_.parallel_for(rows, grain, [&](int64_t begin, int64_t end, int) {
+      std::fill(args_.y + begin * args_.hidden, args_.y + end * args_.hidden, 0.0f);
+    });
+  }
 
   // order: slots by expert, in ascending order within an expert; first[e]: where those of expert e begin.
   void sort_slots() {
@@ -254,7 +263,7 @@ class Call {
     float* o = temporary(worker);
     const auto accumulate = [&](int64_t n, int64_t count, int64_t stride) {
       for (int64_t r = 0; r < rows; ++r) {
-        kernels_.add({o + r * stride, args_.y + token(first + r) * args_.hidden + n, count,
+        kernels_.add({o + r * stride, y_of(first + r) + n, count,
                       args_.weight[order_[first + r]], args_.x_dtype == DType::kBF16, !args_.weight_before_w2});
       }
     };

@@ -13,11 +13,14 @@
 //   expert [num_rows, top_k]    I32, ascending within a row, -1 = unused slot (then at the end)
 //   weight [num_rows, top_k]    F32
 //   y      [num_rows, D]        F32
+//          per_slot: [num_rows * top_k, D]; row t * top_k + j gets 0 + what slot j adds, or 0 if the slot is unused, so that
+//          these rows, added from 0 in ascending expert id, are y[t] of the sum to the bit
 //
 // A(.) rounds to the dtype of x (F32: no rounding); x', a' are after act_quant. Sums by the rule of kernels/linear (one
 // block); silu(v) = v / (1 + exp(-v)) by kernels/vector_math. Row-independent: the bits of a row depend neither on the other
 // rows nor on how many share an expert.
-// The weights of an expert are separate matrices in their stored bytes: w1[e].data etc., all of one dtype and shape.
+// The weights of an expert are separate matrices in their stored bytes: w1[e].data etc., all of one dtype and shape. They may
+// be views, e.g. rows of w1 and w3 and the same columns of w2 for a share of the inner width; col0 is the same for all experts.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +40,7 @@ struct ExpertsArgs {
   float swiglu_limit = 0;
   bool weight_before_w2 = true;
   ActQuant act_quant = ActQuant::kNone;
+  bool per_slot = false;                     // the output of each slot instead of their sum
   float* y = nullptr;
   std::byte* scratch = nullptr;              // experts_scratch_bytes(...), 64-byte aligned
 };

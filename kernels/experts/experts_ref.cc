@@ -39,8 +39,9 @@ void experts_with_dot(DotRef* dot, const ExpertsArgs& args) {
   for (int64_t t = 0; t < args.num_rows; ++t) {
     const auto* row = static_cast<const std::byte*>(args.x) + t * hidden * dtype_bits(args.x_dtype) / 8;
     convert_row_ref(row, args.x_dtype, hidden, args.act_quant, x);
-    float* y = args.y + t * hidden;
-    std::fill(y, y + hidden, 0.0f);
+    const int64_t y_rows = args.per_slot ? args.top_k : 1;
+    float* y = args.y + t * y_rows * hidden;
+    std::fill(y, y + y_rows * hidden, 0.0f);
     for (int64_t j = 0; j < args.top_k; ++j) {
       const int64_t e = args.expert[t * args.top_k + j];
       const float weight = args.weight[t * args.top_k + j];
@@ -52,7 +53,7 @@ void experts_with_dot(DotRef* dot, const ExpertsArgs& args) {
       gate_ref({gate, up, gate, inner, weight, args.swiglu_limit, round, args.weight_before_w2});
       convert_row_ref(gate, DType::kF32, inner, args.act_quant, up);
       for (int64_t i = 0; i < hidden; ++i) o[i] = dot(args.w2[static_cast<size_t>(e)], i, up, 1);
-      add_ref({o, y, hidden, weight, round, !args.weight_before_w2});
+      add_ref({o, args.per_slot ? y + j * hidden : y, hidden, weight, round, !args.weight_before_w2});
     }
   }
 }

@@ -1,6 +1,6 @@
 // How stored weights become floats in registers: round(q * scale), 16 consecutive elements of a row at a time.
 //
-// Included by ISA-specific sources inside an unnamed namespace, after vector16-inl.h.
+// Included by ISA-specific sources inside an unnamed namespace, after vector16-inl.h and weight_view-inl.h.
 //
 // A format has
 //   kBits        bits of a stored element
@@ -315,11 +315,7 @@ static constexpr E8m0Table make_e8m0_table() {
 }
 static constexpr E8m0Table kE8m0Table = make_e8m0_table();
 
-static inline int64_t scale_offset(const WeightMatrix& w, int64_t row) {
-  return row / w.block_rows * ((w.cols + w.block_cols - 1) / w.block_cols);
-}
-
-// Scales of one row of w, by group of columns.
+// Scales of one row of w, by group of columns (weight_view-inl.h).
 struct ScalesE8m0 {
   const uint8_t* code;
   ScalesE8m0() = default;
@@ -349,9 +345,6 @@ static inline typename Format::Scale prepare_scale(const Scales& scales, int64_t
     return Format::prepare(s);
   }
 }
-
-// Columns that share a scale; all of them if there is none.
-static inline int64_t scale_cols(const WeightMatrix& w) { return w.scale == nullptr ? w.cols : w.block_cols; }
 
 // Calls f.template operator()<Format, Scales>(); false if no format decodes w in registers (a scale on F32 or BF16).
 template <class F>

@@ -12,6 +12,8 @@ constexpr int64_t kWidestPanel = 32;
 constexpr int64_t kPanelBytes = 640 << 10;  // of a second-level cache of 1 MiB, beside a tile of rows
 constexpr int64_t kInlineWork = 96 << 10;   // multiply-adds that are done before other threads would help
 
+#include "kernels/linear/weight_view-inl.h"
+
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 int64_t panel_bytes(int64_t k, int64_t k_blocks) {
@@ -106,6 +108,9 @@ void check(const LinearArgs& args) {
   WEFT_CHECK(args.k_blocks >= 1 && args.k_blocks <= 16 && (args.k_blocks & (args.k_blocks - 1)) == 0, "k_blocks {}",
              args.k_blocks);
   WEFT_CHECK(args.w.cols % (4 * args.k_blocks) == 0, "K {} k_blocks {}", args.w.cols, args.k_blocks);
+  WEFT_CHECK(row_elements(args.w) >= args.w.cols, "row stride {} K {}", args.w.stride, args.w.cols);
+  WEFT_CHECK(args.w.dtype != DType::kF4E2M1 || (args.w.stride % 2 == 0 && args.w.col0 % 2 == 0),
+             "F4_E2M1: row stride {}, first column {}", args.w.stride, args.w.col0);
 }
 
 void run_bf16(const LinearArgs& args, ThreadPool& pool) {
@@ -128,6 +133,28 @@ constexpr KernelVariant<LinearFn> kVariants[] = {
 
 }  // namespace
 
+WeightMatrix weight_rows(const WeightMatrix& w, int64_t begin, int64_t end) {
+  WEFT_CHECK(begin >= 0 && begin <= end && end <= w.rows, "rows {}..{} of {}", begin, end, w.rows);
+  WeightMatrix view = w;
+  view.data = static_cast<const std::byte*>(w.data) + begin * row_bytes_of(w);
+  view.rows = end - begin;
+  view.row0 = w.row0 + begin;
+  return view;
+}
+
+WeightMatrix weight_columns(const WeightMatrix& w, int64_t begin, int64_t end) {
+  WEFT_CHECK(begin >= 0 && begin <= end && end <= w.cols, "columns {}..{} of {}", begin, end, w.cols);
+  const int64_t bits = begin * dtype_bits(w.dtype);
+  WEFT_CHECK(bits % 8 == 0 && end * dtype_bits(w.dtype) % 8 == 0, "columns {}..{} of {}", begin, end, dtype_name(w.dtype));
+  WeightMatrix view = w;
+  view.data = static_cast<const std::byte*>(w.data) + bits / 8;
+  view.cols = end - begin;
+  view.stride = row_elements(w);
+  view.col0 = w.col0 + begin;
+  if (w.scale_stride == 0) view.scale_stride = (w.cols + w.block_cols - 1) / w.block_cols;
+  return view;
+}
+
 PackLayout pack_layout(int64_t k, int64_t k_blocks) {
   const int64_t block = k / k_blocks;
   return {k, k_blocks, block, (block + kLanes - 1) / kLanes + 1};
@@ -138,7 +165,7 @@ bool takes_bf16_pairs(const WeightMatrix& w, DType x_dtype, ActQuant act_quant, 
   if (x_dtype != DType::kBF16 || act_quant == ActQuant::kInt8PerRow || w.cols / k_blocks % kFeatures != 0) return false;
   const bool plain = w.scale == nullptr;
   const auto groups_of = [&](int64_t columns) {
-    return plain || (w.scale_dtype == DType::kF8E8M0 && w.block_cols % columns == 0);
+    return plain || (w.scale_dtype == DType::kF8E8M0 && w.block_cols % columns == 0 && w.col0 % columns == 0);
   };
   switch (w.dtype) {
     case DType::kBF16: return plain;

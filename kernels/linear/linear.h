@@ -41,15 +41,28 @@
 
 namespace weft {
 
-// A weight [rows, cols] in stored bytes, row-major. F4_E2M1: two elements a byte, low nibble first, cols even.
+// A weight [rows, cols] in stored bytes, row-major, or a view of some rows and columns of one. F4_E2M1: two elements a byte,
+// low nibble first; cols, stride and col0 even.
+//
+// Element (r, k) is data[r * stride + k]; its scale is scale[(r + row0) / block_rows * scale_stride + (k + col0) / block_cols].
+// The scales are those of the whole weight, wherever the view begins.
 struct WeightMatrix {
   DType dtype = DType::kF32;              // kF32, kBF16, kF8E4M3, kF4E2M1, kI8
-  const void* data = nullptr;
+  const void* data = nullptr;             // the first element of the view
   int64_t rows = 0, cols = 0;
-  const void* scale = nullptr;            // [ceil(rows/block_rows), ceil(cols/block_cols)]; null: no scale
+  const void* scale = nullptr;            // [ceil(rows/block_rows), ceil(cols/block_cols)] of the whole; null: no scale
   DType scale_dtype = DType::kF8E8M0;     // kF8E8M0 or kF32
   int64_t block_rows = 1, block_cols = 1; // weights that share one scale
+  int64_t stride = 0;                     // elements from one row of data to the next; 0: cols
+  int64_t row0 = 0, col0 = 0;             // where the view begins in the weight of those scales
+  int64_t scale_stride = 0;               // scales in a row of theirs; 0: ceil(cols / block_cols)
 };
+
+// Rows or columns [begin, end) of w, which may itself be a view; nothing is copied. y of the whole is y of its row slices side by
+// side, and the sum of the y (F32) of n equal column slices of k_blocks / n blocks each, in the balanced tree of blocks, to
+// the bit, if x' of a slice is the slice of x' (act_quant kNone, or kFp8Block128 on slices of whole blocks).
+WeightMatrix weight_rows(const WeightMatrix& w, int64_t begin, int64_t end);
+WeightMatrix weight_columns(const WeightMatrix& w, int64_t begin, int64_t end);
 
 enum class ActQuant { kNone, kFp8Block128, kInt8PerRow };
 

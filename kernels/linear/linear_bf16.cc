@@ -15,6 +15,7 @@ void linear_convert_row_avx512_vbmi(const void* x, DType dtype, int64_t k, ActQu
 namespace {
 
 #include "kernels/linear/vector16-inl.h"
+#include "kernels/linear/weight_view-inl.h"
 
 __attribute__((always_inline)) inline F16 multiply_add(F16 x, F16 w, F16 sum) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(w));
@@ -125,16 +126,15 @@ struct E4m3Registers {
   }
 };
 
-// Scale codes of a row of w, by group of columns; one group of code kOne if there are none.
+// Scale codes of a row of w, by group of columns (weight_view-inl.h); one group of code kOne if there are none.
 struct Scales {
   const uint8_t* code = nullptr;
   uint8_t at(int64_t group) const { return code == nullptr ? kOne : code[group]; }
 };
 Scales scales_of(const WeightMatrix& w, int64_t row) {
   if (w.scale == nullptr) return {};
-  return {static_cast<const uint8_t*>(w.scale) + row / w.block_rows * ((w.cols + w.block_cols - 1) / w.block_cols)};
+  return {static_cast<const uint8_t*>(w.scale) + scale_offset(w, row)};
 }
-int64_t scale_group(const WeightMatrix& w) { return w.scale == nullptr ? w.cols : w.block_cols; }
 
 // ---- Few rows: lanes along K over the stored rows.
 
@@ -155,10 +155,14 @@ struct DotBlock {
   const float* x[kCols];
   int64_t row_bytes;
   DType dtype;
-  int64_t group;
-  bool one_scale;  // all rows share theirs
+  ScaleGroups groups;
+  bool contiguous, one_scale;  // one_scale: all rows share theirs
 
-  DotBlock(const Job& job, int64_t row0) : row_bytes(job.row_bytes), dtype(job.w->dtype), group(scale_group(*job.w)) {
+  DotBlock(const Job& job, int64_t row0)
+      : row_bytes(job.row_bytes),
+        dtype(job.w->dtype),
+        groups(scale_groups(*job.w)),
+        contiguous(is_contiguous(*job.w)) {
     one_scale = true;
     for (int r = 0; r < kDotRows; ++r) {
       const int64_t n = at_most(row0 + r, job.w->rows - 1);
@@ -188,12 +192,12 @@ struct DotBlock {
         _mm512_setr_epi64(0x0001000100000000, 0x0003000300020002, 0x0005000500040004, 0x0007000700060006,
                           0x0009000900080008, 0x000b000b000a000a, 0x000d000d000c000c, 0x000f000f000e000e);
     const I16 shift = _mm512_set1_epi32(0x00040000);
-    int64_t g = begin / group, stop = begin;
+    int64_t g = groups.of(begin), stop = begin;
     for (int64_t k = begin; k < end; ++g) {
       I16 table[kDotRows];
 #pragma GCC unroll 4
       for (int r = 0; r < kDotRows; ++r) table[r] = _mm512_load_si512(kE2m1.of[scales[r].at(g)].value);
-      stop = at_most(end, (g + 1) * group);
+      stop = at_most(end, groups.end(g));
       for (; k < stop; k += 32) {
         if (k % 128 == 0) next.lines<kDotRows>();
 #pragma GCC unroll 4
@@ -209,8 +213,8 @@ struct DotBlock {
   template <bool kOneScale>
   void add_fp8(int64_t begin, int64_t end, Ahead& next, F16 (&acc)[kSums]) const {
     const I16 order = _mm512_load_si512(kConsecutive.index);
-    for (int64_t k = begin, g = begin / group; k < end; ++g) {
-      const int64_t stop = at_most(end, (g + 1) * group);
+    for (int64_t k = begin, g = groups.of(begin); k < end; ++g) {
+      const int64_t stop = at_most(end, groups.end(g));
       const E4m3Registers shared(scales[0].at(g));
       for (; k < stop; k += 64) {
         next.lines<kDotRows>();
@@ -234,7 +238,7 @@ struct DotBlock {
   void run(int64_t k, int64_t k_blocks, float* out) const {
     const int64_t block = k / k_blocks;
     float stack[4][kSums];
-    Ahead next(row[0], row_bytes, kDotRows);
+    Ahead next(row[0], row_bytes, contiguous, kDotRows);
     for (int64_t b = 0; b < k_blocks; ++b) {
       F16 acc[kSums];
 #pragma GCC unroll 16
@@ -291,7 +295,7 @@ void dot(const WeightMatrix& w, int64_t row0, int64_t row1, const float* x, int6
   for (int64_t row = row0; row < row1; row += step) {
     const int64_t end = at_most(row + step, row1);
     for (int64_t m = 0; m < rows; m += kMaxCols) {
-      const Job job{&w, x + m * x_stride, x_stride, k_blocks, w.cols * dtype_bits(w.dtype) / 8};
+      const Job job{&w, x + m * x_stride, x_stride, k_blocks, row_bytes_of(w)};
       switch (at_most(kMaxCols, rows - m)) {
         case 1: dot_columns<1>(job, row, end, m, out, row0); break;
         case 2: dot_columns<2>(job, row, end, m, out, row0); break;
@@ -343,12 +347,12 @@ void pack_bf16(const Source& s, int64_t begin, int64_t end, const Panel& p) {
 }
 
 void pack_fp8(const Source& s, int64_t begin, int64_t end, const Panel& p) {
-  const int64_t group = scale_group(*s.w);
+  const ScaleGroups groups = scale_groups(*s.w);
   const I16 order = _mm512_load_si512(kTransposed.index);
   bool one_scale = true;
   for (int r = 1; r < 16; ++r) one_scale = one_scale && s.scales[r].code == s.scales[0].code;
-  for (int64_t k = begin, g = begin / group; k < end; ++g) {
-    const int64_t stop = at_most(end, (g + 1) * group);
+  for (int64_t k = begin, g = groups.of(begin); k < end; ++g) {
+    const int64_t stop = at_most(end, groups.end(g));
     const E4m3Registers shared(s.scales[0].at(g));
     for (; k < stop; k += 16) {
       I16 d[4], pairs[2];
@@ -372,7 +376,7 @@ void pack_fp8(const Source& s, int64_t begin, int64_t end, const Panel& p) {
 // Scale codes of 16 rows of FP4, transposed for 16 groups at a time.
 class GroupCodes {
  public:
-  explicit GroupCodes(const Source& s) : s_(s), num_groups_((s.w->cols + scale_group(*s.w) - 1) / scale_group(*s.w)) {
+  explicit GroupCodes(const Source& s) : s_(s), num_groups_(scale_groups(*s.w).of(s.w->cols - 1) + 1) {
     if (s.w->scale == nullptr) return;
     for (int r = 0; r < 16; ++r) row_[r] = s.scales[r].code - static_cast<const uint8_t*>(s.w->scale);
   }
@@ -408,11 +412,11 @@ class GroupCodes {
 
 void pack_fp4(const Source& s, int64_t begin, int64_t end, const Panel& p) {
   constexpr int kLeast = 2, kMost = 252;  // scale codes for which no value leaves the normal range
-  const int64_t group = scale_group(*s.w);
+  const ScaleGroups groups = scale_groups(*s.w);
   const I16 values = _mm512_load_si512(kE2m1.of[kOne].value), magnitude = _mm512_set1_epi16(0x7fff);
   GroupCodes codes(s);
-  for (int64_t k = begin, g = begin / group; k < end; ++g) {
-    const int64_t stop = at_most(end, (g + 1) * group);
+  for (int64_t k = begin, g = groups.of(begin); k < end; ++g) {
+    const int64_t stop = at_most(end, groups.end(g));
     const I16 code = codes.at(g), power = _mm512_sub_epi32(code, i_set(kOne));
     const I16 exponent = i_or(i_and(i_shl<7>(power), i_set(0xffff)), i_shl<23>(power));  // in both halves
     const bool hard = (_mm512_cmplt_epi32_mask(code, i_set(kLeast)) | _mm512_cmpgt_epi32_mask(code, i_set(kMost))) != 0;
@@ -444,7 +448,7 @@ void pack_fp4(const Source& s, int64_t begin, int64_t end, const Panel& p) {
 
 void pack_weights(const WeightMatrix& w, int64_t row0, int64_t num_rows, int64_t width, const PackLayout& layout,
                   float* panel) {
-  const int64_t row_bytes = w.cols * dtype_bits(w.dtype) / 8;
+  const int64_t row_bytes = row_bytes_of(w);
   for (int64_t c = 0; c < width && c < num_rows; c += 16) {
     Source s{&w, static_cast<const uint8_t*>(w.data), {}, {}};
     for (int r = 0; r < 16; ++r) {

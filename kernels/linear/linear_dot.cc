@@ -13,6 +13,7 @@ namespace weft {
 namespace {
 
 #include "kernels/linear/vector16-inl.h"
+#include "kernels/linear/weight_view-inl.h"
 
 #include "kernels/linear/formats-inl.h"
 #include "kernels/linear/prefetch-inl.h"
@@ -49,7 +50,7 @@ struct DotBlock {
   const uint8_t* row[kRows];
   const float* x[kCols];
   Scales scales[kRows];
-  const uint8_t* data_end;  // of w
+  const uint8_t* data_end;  // of the last row of w
   int64_t row_bytes;
 
   static int64_t bytes_of(int64_t k) { return Format::kBits < 8 ? k >> 1 : k * (Format::kBits / 8); }
@@ -61,7 +62,7 @@ struct DotBlock {
       scales[r] = Scales(*w, number[r]);
     }
     for (int m = 0; m < kCols; ++m) x[m] = x0 + m * job.x_stride;
-    data_end = static_cast<const uint8_t*>(w->data) + w->rows * job.row_bytes;
+    data_end = static_cast<const uint8_t*>(w->data) + (w->rows - 1) * job.row_bytes + bytes_of(w->cols);
   }
 
   // The elements [k, stop) of one scale group that whole units do not cover; `end` is that of the block of K.
@@ -164,7 +165,7 @@ struct DotBlock {
         load_scales();
         add_unit(k, scale, next, acc);
       }
-      group_end = (g + 1) * group;
+      group_end = k + group;
     }
     while (k < end) {
       load_scales();
@@ -209,8 +210,9 @@ struct DotBlock {
     bool hard = false;
     float stack[4][kQuads * 4];
     F16 sums[kSums];
-    Position at{scale_cols(*w), 0, scale_cols(*w)};
-    Ahead next(row[0], row_bytes, kRows);
+    const ScaleGroups groups = scale_groups(*w);
+    Position at{groups.columns, 0, groups.end(0)};
+    Ahead next(row[0], row_bytes, is_contiguous(*w), kRows);
     for (int64_t b = 0; b < k_blocks; ++b) {
       for (int i = 0; i < kSums; ++i) sums[i] = f_zero();
       hard |= accumulate(b * block, (b + 1) * block, at, next, sums);
@@ -289,10 +291,11 @@ struct ScaledInput {
     if (row1 - row0 < kMinRows || kCols * w.cols > kMaxFloats) return false;
     alignas(64) float scaled[kMaxFloats];
     const ScalesE8m0 scales(w, row0);
-    for (int64_t k = 0, g = 0; k < w.cols; k += w.block_cols, ++g) {
+    const ScaleGroups groups = scale_groups(w);
+    for (int64_t k = 0, g = 0, count = 0; k < w.cols; k += count, ++g) {
       const float s = scales.at(g);
       if (!(s >= kLeastScale && s <= kLargestScale)) return false;
-      const int64_t count = at_most(w.block_cols, w.cols - k);
+      count = at_most(groups.end(g), w.cols) - k;
       for (int m = 0; m < kCols; ++m) {
         const float* x = job.x + (m0 + m) * job.x_stride + k;
         if (!scale_exactly(x, s * FormatFp8Unscaled::kFactor, count, scaled + m * w.cols + k)) return false;
@@ -322,7 +325,8 @@ template <class Format, class Scales, int kCols>
 void dot_columns_best(const Job& job, int64_t row0, int64_t row1, int64_t m0, const Output& out, int64_t origin) {
   if constexpr (kCols > 1 && std::is_same_v<Format, FormatFp8> && std::is_same_v<Scales, ScalesE8m0>) {
     while (row0 < row1) {
-      const int64_t end = at_most(row1, (row0 / job.w->block_rows + 1) * job.w->block_rows);
+      const int64_t block = job.w->block_rows, origin_row = job.w->row0;
+      const int64_t end = at_most(row1, ((row0 + origin_row) / block + 1) * block - origin_row);
       if (!ScaledInput::run<kCols>(job, row0, end, m0, out, origin)) {
         dot_columns<Format, Scales, kCols>(job, row0, end, m0, out, origin);
       }
@@ -366,7 +370,7 @@ void WEFT_ISA_NAME(linear_dot)(const WeightMatrix& w, int64_t row0, int64_t row1
                                int64_t rows, int64_t k_blocks, const Output& out);
 void WEFT_ISA_NAME(linear_dot)(const WeightMatrix& w, int64_t row0, int64_t row1, const float* x, int64_t x_stride,
                                int64_t rows, int64_t k_blocks, const Output& out) {
-  const Job job{&w, x, x_stride, k_blocks, w.cols * dtype_bits(w.dtype) / 8};
+  const Job job{&w, x, x_stride, k_blocks, row_bytes_of(w)};
   const bool done =
       with_format(w, [&]<class Format, class Scales>() { dot_rows<Format, Scales>(job, row0, row1, rows, out); });
   if (done) return;

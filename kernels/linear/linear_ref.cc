@@ -9,6 +9,8 @@
 namespace weft {
 namespace {
 
+#include "kernels/linear/weight_view-inl.h"
+
 constexpr int64_t kFp8Block = 128;
 constexpr float kFp8MinAbsmax = 1e-4f;
 constexpr float kFp8Max = 448.0f;
@@ -19,7 +21,7 @@ float element(const void* x, DType dtype, int64_t i) {
 }
 
 float stored_value(const WeightMatrix& w, int64_t row, int64_t k) {
-  const int64_t i = row * w.cols + k;
+  const int64_t i = row * row_elements(w) + k;
   const auto* bytes = static_cast<const uint8_t*>(w.data);
   switch (w.dtype) {
     case DType::kF8E4M3: return e4m3_to_float(bytes[i]);
@@ -118,8 +120,7 @@ void linear_with_dot(DotRef* dot_of, const LinearArgs& args, ThreadPool& pool) {
 float weight_value(const WeightMatrix& w, int64_t row, int64_t k) {
   const float q = stored_value(w, row, k);
   if (w.scale == nullptr) return q;
-  const int64_t scale_cols = (w.cols + w.block_cols - 1) / w.block_cols;
-  const int64_t i = row / w.block_rows * scale_cols + k / w.block_cols;
+  const int64_t i = scale_offset(w, row) + scale_groups(w).of(k);
   return q * (w.scale_dtype == DType::kF32 ? static_cast<const float*>(w.scale)[i]
                                            : e8m0_to_float(static_cast<const uint8_t*>(w.scale)[i]));
 }

@@ -10,6 +10,8 @@ namespace weft {
 namespace {
 
 #include "kernels/linear/vector16-inl.h"
+#include "kernels/linear/weight_view-inl.h"
+
 #include "kernels/linear/formats-inl.h"
 
 __attribute__((always_inline)) inline F16 multiply_add(F16 x, F16 w, F16 sum) { return f_fma(x, w, sum); }
@@ -159,7 +161,7 @@ struct GroupScales<FormatFp4, ScalesE8m0> {
   int64_t num_groups, cached = 0, cached_end = 0;
   alignas(64) float value[16][16];
 
-  explicit GroupScales(const Source& s) : w(s.w), num_groups((w->cols + w->block_cols - 1) / w->block_cols) {
+  explicit GroupScales(const Source& s) : w(s.w), num_groups(scale_groups(*w).of(w->cols - 1) + 1) {
     for (int r = 0; r < 16; ++r) {
       scales[r] = ScalesE8m0(*w, s.n[r]);
       row[r] = scale_offset(*w, s.n[r]);
@@ -205,18 +207,21 @@ inline void prefetch_next(const Source& s, int64_t offset, int64_t step_bytes) {
 
 template <class Format, class Scales>
 void pack_columns(const Source& s, const PackLayout& layout, int64_t width, float* panel) {
-  const int64_t group_cols = scale_cols(*s.w);
+  const ScaleGroups groups = scale_groups(*s.w);
   GroupScales<Format, Scales> scales(s);
   bool hard_codes = false;
   for (int r = 0; r < 16; ++r) hard_codes |= Format::is_hard(s.base + s.row[r], layout.k);
   for (int64_t b = 0; b < layout.k_blocks; ++b) {
     const Panel p(panel, layout, width, b);
     const int64_t begin = b * layout.block, end = begin + layout.block;
-    int64_t k = begin, g = k / group_cols, group_end = (g + 1) * group_cols;
+    int64_t k = begin, g = groups.of(k), group_end = groups.end(g);
     while (k < end) {
       const F16 scale = scales.at(g);
       const int64_t stop = at_most(end, group_end);
-      if (!scales.hard && !hard_codes && (k - begin) % kLanes == 0) {
+      const int64_t to_lane0 = at_most((begin - k) & (kLanes - 1), stop - k);  // whole vectors begin in lane 0
+      if (to_lane0 > 0) pack_plain(s, p, begin, k, to_lane0);
+      k += to_lane0;
+      if (!scales.hard && !hard_codes) {
         for (; k + kStep<Format> <= stop; k += kStep<Format>) {
           prefetch_next(s, Format::kBits < 8 ? k >> 1 : k * (Format::kBits / 8), kStep<Format> * Format::kBits / 8);
           pack_step(Format{}, s, Format::kBits < 8 ? k >> 1 : k * (Format::kBits / 8), scale, p,
@@ -226,7 +231,7 @@ void pack_columns(const Source& s, const PackLayout& layout, int64_t width, floa
       pack_plain(s, p, begin, k, stop - k);
       k = stop;
       ++g;
-      group_end += group_cols;
+      group_end += groups.columns;
     }
   }
 }
@@ -243,7 +248,7 @@ namespace {
 
 void pack_weights(const WeightMatrix& w, int64_t row0, int64_t num_rows, int64_t width, const PackLayout& layout,
                   float* panel) {
-  const int64_t row_bytes = w.cols * dtype_bits(w.dtype) / 8;
+  const int64_t row_bytes = row_bytes_of(w);
   for (int64_t c = 0; c < width && c < num_rows; c += 16) {
     Source s{&w, static_cast<const uint8_t*>(w.data), {}, {}};
     for (int r = 0; r < 16; ++r) {
