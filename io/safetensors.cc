@@ -153,7 +153,7 @@ std::optional<int64_t> checked_bytes(const TensorType& type) {
   return bits / 8;
 }
 
-Status check_entry(std::string_view file, const RawEntry& entry, int64_t data_offset, int64_t data_bytes) {
+Status check_entry(std::string_view file, const RawEntry& entry, int64_t data_bytes) {
   const auto error = [&](std::string_view message) {
     return invalid_argument(fmt::format("{}: tensor '{}': {}", file, entry.name, message));
   };
@@ -167,12 +167,6 @@ Status check_entry(std::string_view file, const RawEntry& entry, int64_t data_of
   if (*bytes != entry.end - entry.begin) {
     return error(fmt::format("{} needs {} bytes but data_offsets covers {}", to_string(entry.type), *bytes,
                              entry.end - entry.begin));
-  }
-  const int64_t element_bytes = dtype_bits(entry.type.dtype) / 8;
-  if (*bytes > 0 && (data_offset + entry.begin) % element_bytes != 0) {
-    return error(
-        fmt::format("{} starts at byte {} of the file, not at a multiple of {}; rewrite the file with aligned data",
-                    to_string(entry.type), data_offset + entry.begin, element_bytes));
   }
   return {};
 }
@@ -233,7 +227,7 @@ Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> by
   }
   const int64_t data_bytes = file_size - data_offset;
   for (const RawEntry& entry : handler.entries) {
-    WEFT_RETURN_IF_ERROR(check_entry(file, entry, data_offset, data_bytes));
+    WEFT_RETURN_IF_ERROR(check_entry(file, entry, data_bytes));
   }
   std::stable_sort(handler.entries.begin(), handler.entries.end(), [](const RawEntry& a, const RawEntry& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
@@ -257,9 +251,41 @@ Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::open(const std::
   WEFT_ASSIGN_OR_RETURN(file->header_,
                         parse_safetensors_header({mapped.data(), static_cast<size_t>(mapped.size())}, mapped.size(),
                                                  path.string()));
+  WEFT_RETURN_IF_ERROR(file->align());
   file->by_name_.reserve(file->header_.entries.size());
   for (const SafetensorsEntry& entry : file->header_.entries) file->by_name_.emplace(entry.name, &entry);
   return std::shared_ptr<const SafetensorsFile>(std::move(file));
+}
+
+// The mapping begins at a page, so an offset in the file decides.
+Status SafetensorsFile::align() {
+  const auto misaligned = [](const SafetensorsEntry& entry) {
+    return entry.type.bytes() > 0 && entry.offset % (dtype_bits(entry.type.dtype) / 8) != 0;
+  };
+  // Each copy begins at a multiple of the widest element.
+  constexpr int64_t kAlignment = 8;
+  const auto room = [](const SafetensorsEntry& entry) {
+    return (entry.type.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  };
+  int64_t total = 0;
+  for (const SafetensorsEntry& entry : header_.entries) total += misaligned(entry) ? room(entry) : 0;
+  if (total == 0) return {};
+  WEFT_ASSIGN_OR_RETURN(aligned_, Buffer::allocate(total));
+  int64_t at = 0;
+  for (const SafetensorsEntry& entry : header_.entries) {
+    if (!misaligned(entry)) continue;
+    std::memcpy(aligned_.data() + at, file_->data() + entry.offset, static_cast<size_t>(entry.type.bytes()));
+    copies_.emplace(entry.offset, aligned_.data() + at);
+    at += room(entry);
+  }
+  return {};
+}
+
+const std::byte* SafetensorsFile::data(const SafetensorsEntry& entry) const {
+  if (!copies_.empty()) {
+    if (const auto copy = copies_.find(entry.offset); copy != copies_.end() && entry.type.bytes() > 0) return copy->second;
+  }
+  return file_->data() + entry.offset;
 }
 
 const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {

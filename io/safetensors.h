@@ -3,8 +3,9 @@
 //   u64 little-endian header size N | N bytes of JSON | data
 //   JSON: { "__metadata__": {text: text}, tensor name: {"dtype", "shape", "data_offsets": [begin, end)} ... }
 //
-// A file is accepted only if its tensors cover the data section exactly (no overlap, gap or rest) and each starts at a
-// multiple of its element size in the file, so that views of the mapping may be used as they are.
+// A file is accepted only if its tensors cover the data section exactly (no overlap, gap or rest). The format promises
+// no alignment: writers that do not pad the header exist, and the reference library reads their files. Tensors that
+// start at a multiple of their element size are views of the mapping; the others are copied when the file is opened.
 // One error names file and tensor. Source: the safetensors format description.
 #pragma once
 
@@ -55,7 +56,9 @@ class SafetensorsFile {
   std::span<const std::pair<std::string, std::string>> metadata() const { return header_.metadata; }
 
   const SafetensorsEntry* find(std::string_view name) const;  // null if absent
-  const std::byte* data(const SafetensorsEntry& entry) const { return file_->data() + entry.offset; }
+  // Aligned to the element size. `entry` is one of entries().
+  const std::byte* data(const SafetensorsEntry& entry) const;
+  int64_t copied_bytes() const { return aligned_.size(); }  // memory of tensors that are not aligned in the file
   // Writing through the view is a fault (the mapping is read-only).
   TensorView view(const SafetensorsEntry& entry) const {
     return {entry.type, const_cast<std::byte*>(data(entry)), {}};
@@ -63,9 +66,13 @@ class SafetensorsFile {
 
  private:
   SafetensorsFile() = default;
+  Status align();
+
   std::shared_ptr<const MappedFile> file_;
   SafetensorsHeader header_;
   std::unordered_map<std::string_view, const SafetensorsEntry*> by_name_;
+  Buffer aligned_;
+  std::unordered_map<int64_t, const std::byte*> copies_;  // by offset in the file: tensors inside aligned_
 };
 
 }  // namespace weft
