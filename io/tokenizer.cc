@@ -55,10 +55,7 @@ Result<Tokenizer> Tokenizer::load_directory(const std::filesystem::path& directo
 }
 
 Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, AddedTokens added) const {
-  if (const size_t bad = first_invalid_utf8(text); bad != text.size()) {
-    return invalid_argument(
-        fmt::format("text to encode is not UTF-8: byte {} is 0x{:02x}", bad, static_cast<uint8_t>(text[bad])));
-  }
+  WEFT_RETURN_IF_ERROR(expect_utf8(text, "text to encode"));
   RegexScratch regex_scratch;
   std::vector<AddedSplit> parts;
   if (added != AddedTokens::kNone) {

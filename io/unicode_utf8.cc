@@ -64,6 +64,13 @@ size_t first_invalid_utf8(std::string_view text) {
   }
 }
 
+Status expect_utf8(std::string_view text, std::string_view what) {
+  const size_t bad = first_invalid_utf8(text);
+  if (bad == text.size()) return {};
+  return invalid_argument(
+      fmt::format("{} is not UTF-8: byte {} is 0x{:02x}", what, bad, static_cast<uint8_t>(text[bad])));
+}
+
 std::string to_valid_utf8(std::string_view bytes) {
   std::string out;
   out.reserve(bytes.size());

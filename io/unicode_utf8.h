@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/status.h"
+
 namespace weft {
 
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";  // U+FFFD
@@ -23,6 +25,9 @@ Utf8Unit next_utf8(std::string_view text);
 
 // Offset of the first byte that is not part of a well-formed character; text.size() if there is none.
 size_t first_invalid_utf8(std::string_view text);
+
+// "WHAT is not UTF-8: byte 1 is 0xff".
+Status expect_utf8(std::string_view text, std::string_view what);
 
 // Every maximal ill-formed part becomes U+FFFD.
 std::string to_valid_utf8(std::string_view bytes);

@@ -81,26 +81,30 @@ void add_logprobs(std::span<const float> logits, int top, std::span<float> scrat
 
 }  // namespace
 
+std::string NumberRange::to_text() const {
+  return above_min ? fmt::format("above {} and at most {}", min, max) : fmt::format("from {} to {}", min, max);
+}
+
 Status validate(const SamplingParams& params) {
-  struct Range {
+  struct Number {
     const char* name;
     double value;
-    bool ok;
-    const char* expected;
+    NumberRange range;
   };
-  const Range ranges[] = {
-      {"temperature", params.temperature, params.temperature >= 0, ">= 0 (0: greedy)"},
-      {"top_k", static_cast<double>(params.top_k), params.top_k >= 0, ">= 0 (0: all tokens)"},
-      {"top_p", params.top_p, params.top_p > 0 && params.top_p <= 1, "in (0, 1]"},
-      {"min_p", params.min_p, params.min_p >= 0 && params.min_p <= 1, "in [0, 1]"},
-      {"repetition_penalty", params.repetition_penalty, params.repetition_penalty > 0, "> 0 (1: off)"},
-      {"presence_penalty", params.presence_penalty, true, "a finite number (0: off)"},
-      {"frequency_penalty", params.frequency_penalty, true, "a finite number (0: off)"},
-      {"top_logprobs", static_cast<double>(params.top_logprobs), params.top_logprobs >= -1, ">= -1 (-1: no logprobs)"},
+  const Number numbers[] = {
+      {"temperature", params.temperature, kTemperatureRange},
+      {"top_k", static_cast<double>(params.top_k), {0, kMaxTopK}},
+      {"top_p", params.top_p, kTopPRange},
+      {"min_p", params.min_p, kMinPRange},
+      {"repetition_penalty", params.repetition_penalty, kRepetitionPenaltyRange},
+      {"presence_penalty", params.presence_penalty, kAdditivePenaltyRange},
+      {"frequency_penalty", params.frequency_penalty, kAdditivePenaltyRange},
+      {"top_logprobs", static_cast<double>(params.top_logprobs), {-1, std::numeric_limits<int>::max()}},
   };
-  for (const Range& range : ranges) {
-    if (!range.ok || !std::isfinite(range.value)) {
-      return invalid_argument(fmt::format("{}: {} is not {}", range.name, range.value, range.expected));
+  for (const Number& number : numbers) {
+    if (!number.range.contains(number.value)) {
+      return invalid_argument(
+          fmt::format("{}: expected a number {}, found {}", number.name, number.range.to_text(), number.value));
     }
   }
   return {};

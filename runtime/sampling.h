@@ -20,7 +20,9 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -28,12 +30,29 @@
 
 namespace weft {
 
+struct NumberRange {
+  double min, max;
+  bool above_min = false;  // min itself is outside
+
+  bool contains(double value) const { return (above_min ? value > min : value >= min) && value <= max; }  // NaN: false
+  std::string to_text() const;  // "from 0 to 100", "above 0 and at most 1"
+};
+
+// Far beyond what anybody uses (temperature up to 2, penalties within -2 .. 2), and so that no finite logit of a model
+// leaves the range of float.
+inline constexpr NumberRange kTemperatureRange{0, 100};
+inline constexpr NumberRange kTopPRange{0, 1, true};
+inline constexpr NumberRange kMinPRange{0, 1};
+inline constexpr NumberRange kRepetitionPenaltyRange{0.01, 100};
+inline constexpr NumberRange kAdditivePenaltyRange{-100, 100};  // presence and frequency
+inline constexpr int64_t kMaxTopK = std::numeric_limits<int32_t>::max();
+
 struct SamplingParams {
-  double temperature = 1;         // >= 0
-  int64_t top_k = 0;              // 0: all
-  double top_p = 1;               // (0, 1]
-  double min_p = 0;               // [0, 1]
-  double repetition_penalty = 1;  // > 0
+  double temperature = 1;  // kTemperatureRange; 0: greedy
+  int64_t top_k = 0;       // 0 .. kMaxTopK; 0: all
+  double top_p = 1;        // kTopPRange
+  double min_p = 0;        // kMinPRange
+  double repetition_penalty = 1;
   double presence_penalty = 0;
   double frequency_penalty = 0;
   uint64_t seed = 0;

@@ -216,17 +216,21 @@ TEST(Sampling, ParametersOutOfRange) {
     const char* message;
   };
   const Case cases[] = {
-      {{.temperature = -1}, "temperature: -1 is not >= 0 (0: greedy)"},
-      {{.temperature = kNaN}, "temperature: nan is not >= 0 (0: greedy)"},
-      {{.temperature = kInf}, "temperature: inf is not >= 0 (0: greedy)"},
-      {{.top_k = -1}, "top_k: -1 is not >= 0 (0: all tokens)"},
-      {{.top_p = 0}, "top_p: 0 is not in (0, 1]"},
-      {{.top_p = 1.5}, "top_p: 1.5 is not in (0, 1]"},
-      {{.min_p = -0.1}, "min_p: -0.1 is not in [0, 1]"},
-      {{.repetition_penalty = 0}, "repetition_penalty: 0 is not > 0 (1: off)"},
-      {{.presence_penalty = kInf}, "presence_penalty: inf is not a finite number (0: off)"},
-      {{.frequency_penalty = kNaN}, "frequency_penalty: nan is not a finite number (0: off)"},
-      {{.top_logprobs = -2}, "top_logprobs: -2 is not >= -1 (-1: no logprobs)"},
+      {{.temperature = -1}, "temperature: expected a number from 0 to 100, found -1"},
+      {{.temperature = kNaN}, "temperature: expected a number from 0 to 100, found nan"},
+      {{.temperature = kInf}, "temperature: expected a number from 0 to 100, found inf"},
+      {{.temperature = 101}, "temperature: expected a number from 0 to 100, found 101"},
+      {{.top_k = -1}, "top_k: expected a number from 0 to 2147483647, found -1"},
+      {{.top_p = 0}, "top_p: expected a number above 0 and at most 1, found 0"},
+      {{.top_p = 1.5}, "top_p: expected a number above 0 and at most 1, found 1.5"},
+      {{.min_p = -0.1}, "min_p: expected a number from 0 to 1, found -0.1"},
+      {{.repetition_penalty = 0}, "repetition_penalty: expected a number from 0.01 to 100, found 0"},
+      {{.repetition_penalty = 1e38}, "repetition_penalty: expected a number from 0.01 to 100, found 1e+38"},
+      {{.presence_penalty = kInf}, "presence_penalty: expected a number from -100 to 100, found inf"},
+      {{.presence_penalty = -1e38}, "presence_penalty: expected a number from -100 to 100, found -1e+38"},
+      {{.frequency_penalty = kNaN}, "frequency_penalty: expected a number from -100 to 100, found nan"},
+      {{.frequency_penalty = 1e38}, "frequency_penalty: expected a number from -100 to 100, found 1e+38"},
+      {{.top_logprobs = -2}, "top_logprobs: expected a number from -1 to 2147483647, found -2"},
   };
   for (const Case& c : cases) EXPECT_EQ(validate(c.params).message(), c.message);
 }

@@ -3,11 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "io/unicode_utf8.h"
+
 namespace weft {
 
 Result<StopStrings> StopStrings::create(std::vector<std::string> stops) {
   if (std::any_of(stops.begin(), stops.end(), [](const std::string& stop) { return stop.empty(); })) {
     return invalid_argument("stop: a stop string is empty; leave it out or give at least one character");
+  }
+  for (const std::string& stop : stops) {
+    // Text that is shown is UTF-8, so such a string would never be found.
+    WEFT_RETURN_IF_ERROR(expect_utf8(stop, "stop: a stop string"));
   }
   StopStrings result;
   result.stops_ = std::move(stops);

@@ -18,7 +18,7 @@ namespace weft {
 class StopStrings {
  public:
   StopStrings() = default;                                            // never stops
-  static Result<StopStrings> create(std::vector<std::string> stops);  // an empty string is an error
+  static Result<StopStrings> create(std::vector<std::string> stops);  // errors: an empty string, not UTF-8
 
   // Text that may be shown now. After a stop: empty.
   std::string push(std::string_view piece);

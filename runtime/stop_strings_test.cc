@@ -48,6 +48,9 @@ TEST(StopStrings, EmptyStopStringIsAnError) {
   const auto stops = StopStrings::create({"a", ""});
   ASSERT_FALSE(stops.ok());
   EXPECT_EQ(stops.status().message(), "stop: a stop string is empty; leave it out or give at least one character");
+  const auto bytes = StopStrings::create({"end", "a\xff"});
+  ASSERT_FALSE(bytes.ok());
+  EXPECT_EQ(bytes.status().message(), "stop: a stop string is not UTF-8: byte 1 is 0xff");
 }
 
 // Against the plain definition on the whole text, for random texts, stop strings and cuts.
