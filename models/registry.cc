@@ -11,11 +11,12 @@ struct Family {
   std::string_view model_type;
   Result<std::unique_ptr<Model>> (*open)(std::shared_ptr<const Checkpoint>, const ModelOptions&);
   Result<SynthPlan> (*plan_synth)(const Json&, const std::string&, const SynthOptions&);
+  bool listed = true;  // false: known, and refused with a reason
 };
 
 constexpr Family kFamilies[] = {
     {"deepseek_v4", deepseek_v4::open, deepseek_v4::plan_synth},
-    {"deepseek_v41", deepseek_v4::open, deepseek_v4::plan_synth},  // refused there, with the reason
+    {"deepseek_v41", deepseek_v4::open, deepseek_v4::plan_synth, false},
 };
 
 Result<const Family*> find_family(const Json& config, const std::string& where) {
@@ -27,7 +28,7 @@ Result<const Family*> find_family(const Json& config, const std::string& where) 
   std::string known;
   for (const Family& family : kFamilies) {
     if (family.model_type == name) return &family;
-    known += fmt::format(" {}", family.model_type);
+    if (family.listed) known += fmt::format(" {}", family.model_type);
   }
   return invalid_argument(fmt::format("{}: model_type '{}' is not a family that weft knows (known:{})", where, name, known));
 }
