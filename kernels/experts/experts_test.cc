@@ -30,11 +30,12 @@ struct Case {
   int crowded = 0;  // of 8 rows so many choose expert 1 first
   bool unused_slots = false;
   int threads = 1;
+  bool per_slot = false;
 
   std::string name() const {
-    return fmt::format("rows {} hidden {} inner {} experts {} top_k {} {} x {} limit {} before {} act_quant {} crowded {} seed {}",
+    return fmt::format("rows {} hidden {} inner {} experts {} top_k {} {} x {} limit {} before {} act_quant {} crowded {} per_slot {} seed {}",
                        rows, hidden, inner, experts, top_k, dtype_name(weight), dtype_name(x_dtype), limit,
-                       weight_before_w2, static_cast<int>(act_quant), crowded, kSeed);
+                       weight_before_w2, static_cast<int>(act_quant), crowded, per_slot, kSeed);
   }
 };
 
@@ -103,7 +104,7 @@ struct Problem {
         experts_scratch_bytes(rows, c.hidden, c.inner, c.top_k, c.experts, c.weight, c.threads);
     std::vector<std::byte> storage(static_cast<size_t>(size + 64), std::byte{0xff});
     auto address = reinterpret_cast<uintptr_t>(storage.data());
-    std::vector<float> y(static_cast<size_t>(rows * c.hidden), kNan);
+    std::vector<float> y(static_cast<size_t>(rows * (c.per_slot ? c.top_k : 1) * c.hidden), kNan);
     ExpertsArgs args;
     args.x = x.data() + first_row * c.hidden * dtype_bits(c.x_dtype) / 8;
     args.x_dtype = c.x_dtype;
@@ -119,6 +120,7 @@ struct Problem {
     args.swiglu_limit = c.limit;
     args.weight_before_w2 = c.weight_before_w2;
     args.act_quant = c.act_quant;
+    args.per_slot = c.per_slot;
     args.y = y.data();
     args.scratch = storage.data() + (64 - address % 64) % 64;
     ThreadPool pool(c.threads);
@@ -138,8 +140,8 @@ void expect_equal(const std::vector<float>& want, const std::vector<float>& got,
   }
 }
 
-void expect_all_variants_equal(const Case& c) {
-  const Problem problem(c);
+void expect_all_variants_equal(const Problem& problem) {
+  const Case& c = problem.c;
   const auto variants = experts_variants();
   const std::vector<float> canonical = problem.run(variants.back().run, 0, c.rows);
   const std::vector<float> pairs = problem.run(experts_bf16_ref, 0, c.rows);
@@ -149,6 +151,8 @@ void expect_all_variants_equal(const Case& c) {
     expect_equal(want, problem.run(variant.run, 0, c.rows), fmt::format("{}: {}", variant.name, c.name()));
   }
 }
+
+void expect_all_variants_equal(const Case& c) { expect_all_variants_equal(Problem(c)); }
 
 TEST(experts, rows) {
   for (int64_t rows : {0, 1, 2, 3, 8, 20, 60}) expect_all_variants_equal({.rows = rows});
@@ -214,6 +218,90 @@ TEST(experts, rows_are_independent) {
         const auto begin = whole.begin() + first * problem.c.hidden;
         expect_equal({begin, begin + rows * problem.c.hidden}, problem.run(variant.run, first, rows),
                      fmt::format("{} rows {}+{}", variant.name, first, rows));
+      }
+    }
+  }
+}
+
+// The outputs of the slots, added from zero in ascending expert id, are the sum form to the bit.
+TEST(experts, slots_add_up_to_the_sum) {
+  const Case cases[] = {
+      {.rows = 1, .top_k = 3},
+      {.rows = 30, .x_dtype = DType::kBF16, .weight_before_w2 = false, .unused_slots = true},
+      {.rows = 40, .top_k = 4, .x_dtype = DType::kBF16, .unused_slots = true, .threads = 2},
+      {.rows = 30, .hidden = 192, .inner = 128, .x_dtype = DType::kBF16, .weight_before_w2 = false, .crowded = 6},
+      {.rows = 400, .hidden = 32, .inner = 32, .experts = 7, .top_k = 6, .unused_slots = true, .threads = 2},
+  };
+  std::vector<ExpertsFn*> functions = {experts_bf16_ref};
+  for (const auto& variant : experts_variants()) {
+    if (variant.isa <= max_isa()) functions.push_back(variant.run);
+  }
+  for (const Case& c : cases) {
+    const Problem problem(c);
+    Problem slots = problem;
+    slots.c.per_slot = true;
+    expect_all_variants_equal(slots);
+    for (size_t f = 0; f < functions.size(); ++f) {
+      const std::vector<float> want = problem.run(functions[f], 0, c.rows), got = slots.run(functions[f], 0, c.rows);
+      std::vector<float> sum(want.size(), 0.0f);
+      for (int64_t s = 0; s < c.rows * c.top_k; ++s) {  // experts of a row are in ascending order
+        for (int64_t i = 0; i < c.hidden; ++i) {
+          const float value = got[static_cast<size_t>(s * c.hidden + i)];
+          if (problem.expert[static_cast<size_t>(s)] < 0) {
+            ASSERT_TRUE(same(value, 0.0f)) << "unused slot " << s << " " << slots.c.name();
+          }
+          sum[static_cast<size_t>(s / c.top_k * c.hidden + i)] += value;
+        }
+      }
+      expect_equal(want, sum, fmt::format("function {}: {}", f, slots.c.name()));
+    }
+  }
+}
+
+// Values of a view in fp32, stored densely.
+std::vector<float> values_of(const WeightMatrix& w) {
+  std::vector<float> values;
+  for (int64_t r = 0; r < w.rows; ++r) {
+    for (int64_t k = 0; k < w.cols; ++k) values.push_back(weight_value(w, r, k));
+  }
+  return values;
+}
+
+// Shares of the inner width: rows of w1 and w3, columns of w2.
+TEST(experts, shares_of_the_inner_width) {
+  for (DType weight : {DType::kF4E2M1, DType::kF8E4M3, DType::kBF16}) {
+    for (int64_t rows : {1, 20}) {
+      for (bool per_slot : {false, true}) {
+        const Problem whole({.rows = rows,
+                             .hidden = 128,
+                             .inner = 192,
+                             .experts = 3,
+                             .weight = weight,
+                             .x_dtype = DType::kBF16,
+                             .limit = 1.5f,
+                             .weight_before_w2 = per_slot,
+                             .crowded = 8,
+                             .threads = 2,
+                             .per_slot = per_slot});
+        for (auto [begin, end] : {std::pair<int64_t, int64_t>{0, 64}, {64, 192}, {36, 112}}) {
+          SCOPED_TRACE(fmt::format("inner {}..{}", begin, end));
+          Problem share = whole, dense = whole;
+          share.c.inner = dense.c.inner = end - begin;
+          std::vector<std::vector<float>> values;
+          const auto view = [&](WeightMatrix& w, WeightMatrix& copy, bool of_columns) {
+            w = of_columns ? weight_columns(w, begin, end) : weight_rows(w, begin, end);
+            values.push_back(values_of(w));
+            copy = {DType::kF32, values.back().data(), w.rows, w.cols};
+          };
+          for (size_t e = 0; e < whole.w1.size(); ++e) {
+            view(share.w1[e], dense.w1[e], false);
+            view(share.w3[e], dense.w3[e], false);
+            view(share.w2[e], dense.w2[e], true);
+          }
+          expect_all_variants_equal(share);
+          const std::vector<float> want = dense.run(experts_ref, 0, rows);
+          expect_equal(want, share.run(experts_ref, 0, rows), "copied weights");
+        }
       }
     }
   }

@@ -151,7 +151,7 @@ WeightMatrix weight_columns(const WeightMatrix& w, int64_t begin, int64_t end) {
   view.cols = end - begin;
   view.stride = row_elements(w);
   view.col0 = w.col0 + begin;
-  if (w.scale_stride == 0) view.scale_stride = (w.cols + w.block_cols - 1) / w.block_cols;
+  view.scale_stride = scales_in_row(w);
   return view;
 }
 

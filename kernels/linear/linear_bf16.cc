@@ -291,11 +291,12 @@ void dot_columns(const Job& job, int64_t row0, int64_t row1, int64_t m0, const O
 void dot(const WeightMatrix& w, int64_t row0, int64_t row1, const float* x, int64_t x_stride, int64_t rows,
          int64_t k_blocks, const Output& out) {
   constexpr int64_t kMaxCols = 4, kGroup = 32;
+  const WeightMatrix view = resolved(w);
   const int64_t step = rows <= kMaxCols ? row1 - row0 : kGroup;
   for (int64_t row = row0; row < row1; row += step) {
     const int64_t end = at_most(row + step, row1);
     for (int64_t m = 0; m < rows; m += kMaxCols) {
-      const Job job{&w, x + m * x_stride, x_stride, k_blocks, row_bytes_of(w)};
+      const Job job{&view, x + m * x_stride, x_stride, k_blocks, row_bytes_of(view)};
       switch (at_most(kMaxCols, rows - m)) {
         case 1: dot_columns<1>(job, row, end, m, out, row0); break;
         case 2: dot_columns<2>(job, row, end, m, out, row0); break;
@@ -448,13 +449,14 @@ void pack_fp4(const Source& s, int64_t begin, int64_t end, const Panel& p) {
 
 void pack_weights(const WeightMatrix& w, int64_t row0, int64_t num_rows, int64_t width, const PackLayout& layout,
                   float* panel) {
-  const int64_t row_bytes = row_bytes_of(w);
+  const WeightMatrix view = resolved(w);
+  const int64_t row_bytes = row_bytes_of(view);
   for (int64_t c = 0; c < width && c < num_rows; c += 16) {
-    Source s{&w, static_cast<const uint8_t*>(w.data), {}, {}};
+    Source s{&view, static_cast<const uint8_t*>(w.data), {}, {}};
     for (int r = 0; r < 16; ++r) {
       const int64_t n = row0 + at_most(c + r, num_rows - 1);
       s.row[r] = n * row_bytes;
-      s.scales[r] = scales_of(w, n);
+      s.scales[r] = scales_of(view, n);
     }
     for (int64_t b = 0; b < layout.k_blocks; ++b) {
       const Panel p(panel + c, layout, width, b);

@@ -370,7 +370,8 @@ void WEFT_ISA_NAME(linear_dot)(const WeightMatrix& w, int64_t row0, int64_t row1
                                int64_t rows, int64_t k_blocks, const Output& out);
 void WEFT_ISA_NAME(linear_dot)(const WeightMatrix& w, int64_t row0, int64_t row1, const float* x, int64_t x_stride,
                                int64_t rows, int64_t k_blocks, const Output& out) {
-  const Job job{&w, x, x_stride, k_blocks, row_bytes_of(w)};
+  const WeightMatrix view = resolved(w);
+  const Job job{&view, x, x_stride, k_blocks, row_bytes_of(view)};
   const bool done =
       with_format(w, [&]<class Format, class Scales>() { dot_rows<Format, Scales>(job, row0, row1, rows, out); });
   if (done) return;

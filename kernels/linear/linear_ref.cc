@@ -120,7 +120,7 @@ void linear_with_dot(DotRef* dot_of, const LinearArgs& args, ThreadPool& pool) {
 float weight_value(const WeightMatrix& w, int64_t row, int64_t k) {
   const float q = stored_value(w, row, k);
   if (w.scale == nullptr) return q;
-  const int64_t i = scale_offset(w, row) + scale_groups(w).of(k);
+  const int64_t i = (row + w.row0) / w.block_rows * scales_in_row(w) + (k + w.col0) / w.block_cols;
   return q * (w.scale_dtype == DType::kF32 ? static_cast<const float*>(w.scale)[i]
                                            : e8m0_to_float(static_cast<const uint8_t*>(w.scale)[i]));
 }

@@ -124,7 +124,7 @@ __attribute__((always_inline)) inline void pack_step(Format, const Source& s, in
 }
 
 // Elements one by one: what is left of a block, and steps that cross a scale.
-void pack_plain(const Source& s, const Panel& p, int64_t begin, int64_t k, int64_t count) {
+__attribute__((noinline)) void pack_plain(const Source& s, const Panel& p, int64_t begin, int64_t k, int64_t count) {
   for (int64_t i = k; i < k + count; ++i) {
     float* out = p.at(i - begin);
     for (int r = 0; r < 16; ++r) out[r] = weight_value(*s.w, s.n[r], i);
@@ -248,9 +248,10 @@ namespace {
 
 void pack_weights(const WeightMatrix& w, int64_t row0, int64_t num_rows, int64_t width, const PackLayout& layout,
                   float* panel) {
-  const int64_t row_bytes = row_bytes_of(w);
+  const WeightMatrix view = resolved(w);
+  const int64_t row_bytes = row_bytes_of(view);
   for (int64_t c = 0; c < width && c < num_rows; c += 16) {
-    Source s{&w, static_cast<const uint8_t*>(w.data), {}, {}};
+    Source s{&view, static_cast<const uint8_t*>(w.data), {}, {}};
     for (int r = 0; r < 16; ++r) {
       s.n[r] = row0 + at_most(c + r, num_rows - 1);
       s.row[r] = s.n[r] * row_bytes;

@@ -186,7 +186,8 @@ TEST(linear_view, slices_take_pairs_where_the_whole_does) {
             for (int64_t i = 0; i < n; ++i) {
               const WeightMatrix slice = weight_columns(problem.matrix, i * k / n, (i + 1) * k / n);
               EXPECT_EQ(takes_bf16_pairs(slice, DType::kBF16, ActQuant::kNone, k_blocks / n), whole)
-                  << fmt::format("{} group {} K {} k_blocks {} slice {}/{}", format.name, block_cols, k, k_blocks, i, n);
+                  << fmt::format("{} group {} K {} k_blocks {} slice {} of {}", format.name, block_cols, k, k_blocks, i,
+                                 n);
             }
           }
         }
