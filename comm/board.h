@@ -72,8 +72,9 @@ struct BoardSlot {
   std::atomic<uint64_t> ticks;    // progress
   std::atomic<uint64_t> beats;    // polls of a rank that waits
   std::atomic<int64_t> step;
-  std::atomic<int64_t> cpu_clock;  // clockid_t + 1 of the rank's thread or process; 0: not known
-  std::atomic<uint64_t> version;   // of record; odd while it is written
+  std::atomic<int64_t> pair_bytes;  // of messages that are started and not yet waited for (processes)
+  std::atomic<int64_t> cpu_clock;   // clockid_t + 1 of the rank's thread or process; 0: not known
+  std::atomic<uint64_t> version;    // of record; odd while it is written
   std::array<std::atomic<uint64_t>, kRecordWords> record;
   std::array<std::atomic<uint64_t>, RankSet::kWords> missing;
   // The last collectives of this rank (processes only; threads compare their calls where they meet).
@@ -174,6 +175,7 @@ class Wait {
     int rank;
     uint64_t version, beats;
     bool pair;  // it waits in a send or recv
+    int64_t pair_bytes;
   };
 
   Status check_peer(int peer, Clock::time_point now);

@@ -354,6 +354,7 @@ Result<Communicator::Request> MpiComm::do_start(OpRecord& op, int peer, const Bl
     post_recv(pending->transfers, peer, header, kTagP2pHeader);
     post_recv(pending->transfers, peer, data, kTagP2pData);
   }
+  board_.slot(me_).pair_bytes.fetch_add(data.total_bytes());
   const Request request{next_request_++};
   pending_.emplace(request.id, std::move(pending));
   return request;
@@ -379,6 +380,7 @@ Status MpiComm::do_wait(Request request) {
     }
   }
   WEFT_RETURN_IF_ERROR(finish(pending.op, pending.transfers));
+  board_.slot(me_).pair_bytes.fetch_sub(pending.op.row_bytes);
   pending_.erase(found);
   return close();
 }

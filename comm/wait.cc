@@ -25,6 +25,8 @@ constexpr auto kSleep = microseconds(100);
 constexpr uint64_t kBeatsOfProof = 3;
 // Over MPI data may have left their sender and not yet be seen by a rank that looks every millisecond.
 constexpr double kProofOverMpiS = 0.1;
+// Messages that are under way on a busy machine or a slow network are no slower than this.
+constexpr double kSlowestBytesPerS = 50e6;
 
 // A rank that sleeps in a loop uses a little processor time, too (about 0.2 % with naps of 10 ms), one that reads its
 // weights from a slow disk some percent. Less than this share over the whole timeout is standing still.
@@ -33,6 +35,12 @@ constexpr double kCpuShare = 0.01;
 double seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 bool is_pair(const OpRecord& op) { return op.comm_kind() == CommKind::kSend || op.comm_kind() == CommKind::kRecv; }
+
+// Two ranks in one call wait for each other while its data are under way.
+bool same_transfer(const OpRecord& a, const OpRecord& b) {
+  return a.group == b.group && a.sequence == b.sequence && a.call_hash == b.call_hash &&
+         (!is_pair(a) || a.kind != b.kind);
+}
 
 }  // namespace
 
@@ -119,16 +127,12 @@ bool Wait::find_cycle(int from, const OpRecord& op, const RankSet& missing, Rank
     OpRecord next_op;
     const bool known = next == rank_ || board_.read_op(next, &next_op);
     if (next == rank_) next_op = op_;
-    // Two ranks in one call wait for each other while its data are under way.
-    if (known && next_op.group == op.group && next_op.sequence == op.sequence && next_op.call_hash == op.call_hash &&
-        !is_pair(op)) {
-      continue;
-    }
+    if (known && same_transfer(op, next_op)) continue;
     if (next == rank_) return true;
     seen.add(next);
     BoardSlot& slot = board_.slot(next);
     path.push_back({next, slot.version.load(std::memory_order_acquire), slot.beats.load(std::memory_order_acquire),
-                    is_pair(next_op)});
+                    is_pair(next_op), slot.pair_bytes.load()});
     if (find_cycle(next, next_op, board_.read_missing(next), seen, path)) return true;
     path.pop_back();
   }
@@ -153,16 +157,19 @@ Status Wait::check_cycle(const RankSet& missing, Clock::time_point now) {
     return {};
   }
   bool pair = is_pair(op_);
+  int64_t pair_bytes = board_.slot(rank_).pair_bytes.load();
   for (size_t i = 0; i < path.size(); ++i) {
     if (path[i].beats < cycle_[i].beats + kBeatsOfProof) return {};
     pair |= path[i].pair;
+    pair_bytes += path[i].pair_bytes;
   }
   if (board_.ranks() == Board::Ranks::kProcesses) {
-    const double proof_s = pair ? board_.options().timeout_s : kProofOverMpiS;
+    const double proof_s =
+        pair ? board_.options().timeout_s + static_cast<double>(pair_bytes) / kSlowestBytesPerS : kProofOverMpiS;
     if (seconds(now - cycle_since_) < proof_s) return {};
   }
   // From its lowest rank on, whoever found it.
-  path.push_back({rank_, 0, 0, false});
+  path.push_back({rank_, 0, 0, false, 0});
   const auto lower = [](const CycleRank& a, const CycleRank& b) { return a.rank < b.rank; };
   std::rotate(path.begin(), std::min_element(path.begin(), path.end(), lower), path.end());
   std::string message = "ranks wait for each other";
