@@ -63,33 +63,41 @@ TEST_F(ModelCommands, BadUseHasOneMessageAndCode2) {
   const BadUse uses[] = {
       {"inspect", "MODEL is required (see weft inspect --help)"},
       {"inspect nope",
-       "'nope' is not a model folder, not a config file and not a shipped config (shipped: deepseek-v4-flash, "},
+       "'nope' is not a model folder, not a config file and not a shipped config (shipped: deepseek-v4-flash, "
+       "deepseek-v4-flash-0731, deepseek-v4-flash-20260424, deepseek-v4-pro, deepseek-v4-pro-0813)"},
       {"inspect deepseek-v4.1-flash", "DeepSeek-V4.1 is another architecture and is not supported"},
       {"inspect @T", "config.json: cannot open: No such file or directory"},
       {"inspect @S/tokenizer_config.json", "'model_type' is missing; it names the model family"},
-      {"graph @S --tokens 4 --logits 5", "--logits 5 is above --tokens 4"},
-      {"graph @S --ctx 1048577", "--ctx 1048577: this model takes at most 1048576"},
+      {"graph @S --tokens 4 --logits 5", "--logits: expected 1 to 4 rows (--tokens), found 5"},
+      {"graph @S --ctx 1048577", "--ctx: expected 1 to 1048576 tokens (what this model takes), found 1048577"},
       {"graph @N --draft", "this checkpoint has no NextN draft layer that weft can run"},
-      {"graph @S --tokens 0", "--tokens: 0 is not >= 1 (see weft graph --help)"},
+      {"graph @S --tokens 0", "--tokens: expected a whole number from 1 to 2147483647, found '0' (see weft graph"},
       {"synth deepseek-v4-flash", "OUT is required (see weft synth --help)"},
       {"synth deepseek-v4-flash @T", ": the folder is not empty; give a new one"},
       {"synth deepseek-v4-flash @T/x --layers 0,99", "--layers: there is no layer 99; this config has 0 to 42"},
-      {"synth deepseek-v4-flash @T/x --layers 0,b", "--layers: 'b' is not a whole number (see weft synth --help)"},
+      {"synth deepseek-v4-flash @T/x --layers 0,b", "--layers: expected a whole number from 0 to 2147483647, found 'b' in '0,b' (see weft"},
       {"synth deepseek-v4-flash @T/x --hidden 100", "hidden_size 100 is not divisible by the FP4 scale block 32"},
       {"synth @N @T/x --mtp", "--mtp: this config has no draft layer"},
       {"dump @S --tensor x --out @T/f", "nothing to run: give -p TEXT or --ids 1,2,3"},
       {"dump @S -p x --ids 1 --tensor x --out @T/f", "--prompt excludes --ids (see weft dump --help)"},
       {"dump @S -p x --out @T/f", "--tensor is required (see weft dump --help)"},
-      {"dump @S --ids 1,x --tensor x --out @T/f", "--ids: 'x' is not a whole number (see weft dump --help)"},
+      {"dump @S --ids 1,x --tensor x --out @T/f", "--ids: expected a whole number from 0 to 2147483647, found 'x' in '1,x' (see weft"},
+      {"dump @S --ids 1,,2 --tensor x --out @T/f",
+       "--ids: expected a whole number from 0 to 2147483647, found '' in '1,,2' (see weft dump --help)"},
+      {"dump @S --ids ,1 --tensor x --out @T/f", "--ids: expected a whole number from 0 to 2147483647, found '' in ',1'"},
+      {"dump @S --ids 4294967297 --tensor x --out @T/f",
+       "--ids: expected a whole number from 0 to 2147483647, found '4294967297' (see weft dump --help)"},
+      {"synth deepseek-v4-flash @T/x --seed 18446744073709551616",
+       "--seed: expected a whole number from 0 to 18446744073709551615, found '18446744073709551616'"},
       {"dump @S --ids 4096 --tensor x --out @T/f", "token id 4096 is outside the vocabulary of 4096"},
       {"dump @S --ids 1 --tensor x --out @T/no/f", "--out: there is no folder "},
       {"dump @S --ids 1 --tensor logits --tensor layers.0.ffn_uot --out @T/f",
        "--tensor 'layers.0.ffn_uot' matches none of the 152 values; close: layers.0.ffn_out, "},
       {"dump @N -p x --tensor x --out @T/f", "tokenizer.json"},
       {"dump @N --draft --ids 1 --tensor x --out @T/f", "this checkpoint has no draft (MTP) layer"},
-      {"verify @S --tokens 1", "--tokens: 1 is not >= 2 (see weft verify --help)"},
+      {"verify @S --tokens 1", "--tokens: expected a whole number from 2 to 2147483647, found '1' (see weft verify"},
       {"verify @S --tokens 1048576", "--tokens 1048576: this model takes 2 to 1048572"},
-      {"verify @S --dtype f16", "--dtype: f16 not in {both,f32,bf16} (see weft verify --help)"},
+      {"verify @S --dtype f16", "--dtype: expected one of both, f32, bf16; found 'f16' (see weft verify --help)"},
       {"verify deepseek-v4-flash", "deepseek-v4-flash: not a folder with a model"},
   };
   for (const BadUse& bad : uses) {
@@ -206,6 +214,61 @@ TEST_F(ModelCommands, DumpIsTheSameForEveryStepSize) {
   const auto file = SafetensorsFile::open(dir_.path() / "64");
   ASSERT_TRUE(file.ok()) << file.status().message();
   EXPECT_NE((*file)->find("draft.mtp.0.ffn_out"), nullptr);
+}
+
+// One bad folder does not take the results of the others away.
+TEST_F(ModelCommands, CheckGoesOnAfterABadCase) {
+  fs::copy(kData + "/golden/deepseek_v4/f32_small", dir_.path() / "typo", fs::copy_options::recursive);
+  std::string text = read("typo/case.json");
+  text.replace(text.find("\"hidden_max_rel\""), 16, "\"hidden_max_erl\"");
+  dir_.put("typo/case.json", text);
+  const Output output = weft("check @T/nowhere @N/ @T/typo --json");
+  EXPECT_EQ(output.code, 2);
+  EXPECT_TRUE(output.err.starts_with("weft: 2 of 3 cases cannot be checked, 0 are outside their tolerance; ")) << output.err;
+  EXPECT_NE(output.err.find("/nowhere/case.json: cannot open: No such file or directory"), std::string::npos) << output.err;
+  const auto parsed = parse_json(output.out, "stdout");
+  ASSERT_TRUE(parsed.ok()) << output.out;
+  const Json& j = *parsed;
+  EXPECT_EQ(j["passed"], 1);
+  EXPECT_EQ(j["failed"], 0);
+  EXPECT_EQ(j["unreadable"], 2);
+  ASSERT_EQ(j["cases"].size(), 3u);
+  EXPECT_EQ(j["cases"][0]["name"], "nowhere");
+  EXPECT_EQ(j["cases"][0]["ok"], false);
+  EXPECT_EQ(j["cases"][1]["name"], "f32_small");
+  EXPECT_EQ(j["cases"][1]["ok"], true);
+  EXPECT_FALSE(j["cases"][1]["quantities"].empty());
+  EXPECT_NE(j["cases"][2]["error"].get<std::string>().find("case.json: unknown key 'tolerance.hidden_max_erl'"),
+            std::string::npos)
+      << output.out;
+}
+
+TEST_F(ModelCommands, CheckReadsAClosedSchema) {
+  struct Case {
+    const char *json, *message;
+  };
+  const Case cases[] = {
+      {R"([])", "case.json: expected an object, found "},
+      {R"({"dtype": "f32", "prompts": [[1]], "greedy": [[]], "tolerance": {"logits_max_abs": 1}, "promts": []})",
+       "case.json: unknown key 'promts'"},
+      {R"({"dtype": "f32", "prompts": [[1]], "greedy": [[]], "tolerance": {"logits_max_abs": "1"}})",
+       "case.json: tolerance.logits_max_abs: expected a number, found a string"},
+      {R"({"dtype": "f32", "prompts": [[1]], "greedy": [[]], "tolerance": {"logits_max_abs": -1}})",
+       "case.json: tolerance.logits_max_abs: -1 is outside 0 .. "},
+      {R"({"dtype": "f32", "description": 7, "prompts": [[1]], "greedy": [[]], "tolerance": {"logits_max_abs": 1}})",
+       "case.json: description: expected a string, found "},
+      {R"({"dtype": "f16", "prompts": [[1]], "greedy": [[]], "tolerance": {"logits_max_abs": 1}})",
+       "case.json: dtype: 'f16' is not supported; supported: f32, bf16"},
+      {R"({"dtype": "f32", "prompts": [[1]], "greedy": [[]]})", "case.json: tolerance is missing"},
+      {R"({"dtype": "f32", "prompts": [[1.5]], "greedy": [[]], "tolerance": {"logits_max_abs": 1}})",
+       "case.json: 'prompts' is not a list of lists of token ids"},
+  };
+  for (const Case& c : cases) {
+    dir_.put("case.json", c.json);
+    const Output output = weft("check @T");
+    EXPECT_EQ(output.code, 2) << c.json;
+    EXPECT_NE(output.err.find(c.message), std::string::npos) << output.err;
+  }
 }
 
 TEST_F(ModelCommands, VerifyReportsEachLine) {

@@ -74,21 +74,43 @@ const BadUse kBadUses[] = {
     {"run @S -p x --nope", "The following argument was not expected: --nope (see weft run --help)"},
     {"run @S -p x more", "The following argument was not expected: more (see weft run --help)"},
     {"run @S -p x -f y", "--prompt excludes --file (see weft run --help)"},
-    {"run @S -p x --ctx 0", "--ctx: 0 is not >= 1 (see weft run --help)"},
-    {"run @S -p x --ctx 1048577", "a context of 1048577 tokens; this model takes 1 to 1048576"},
-    {"run @S -p x --max-tokens -1", "--max-tokens: -1 is not >= 1 (see weft run --help)"},
-    {"run @S -p x --max-tokens 1.5", "--max-tokens: '1.5' is not a whole number (see weft run --help)"},
-    {"run @S -p x --threads 0", "--threads: 0 is not >= 1 (see weft run --help)"},
-    {"run @S -p x --seed -3", "--seed: -3 is not >= 0 (see weft run --help)"},
-    {"run @S -p x --dtype f16", "--dtype: f16 not in {f32,bf16} (see weft run --help)"},
-    {"run @S -p x --act-quant maybe", "--act-quant: maybe not in {on,off} (see weft run --help)"},
+    {"run @S -p x --ctx 0", "--ctx: expected a whole number from 1 to 2147483647, found '0' (see weft run --help)"},
+    {"run @S -p x --ctx 1048577", "--ctx: expected 1 to 1048576 tokens (what this model takes), found 1048577"},
+    {"run @S -p x --max-tokens -1", "--max-tokens: expected a whole number from 1 to 2147483647, found '-1' (see"},
+    {"run @S -p x --max-tokens 1.5", "--max-tokens: expected a whole number from 1 to 2147483647, found '1.5' (see"},
+    {"run @S -p x --threads 0", "--threads: expected a whole number from 1 to 1024, found '0' (see weft run --help)"},
+    {"run @S -p x --seed -3", "--seed: expected a whole number from 0 to 18446744073709551615, found '-3' (see weft run"},
+    {"run @S -p x --dtype f16", "--dtype: expected one of f32, bf16; found 'f16' (see weft run --help)"},
+    {"run @S -p x --act-quant maybe", "--act-quant: expected one of on, off; found 'maybe' (see weft run --help)"},
     {"run @S -p x --isa avx1024", "--isa: 'avx1024' is not an instruction set level (this CPU has ref"},
-    {"run @S -p x --temperature -1", "temperature: -1 is not >= 0 (0: greedy)"},
-    {"run @S -p x --top-p 0", "top_p: 0 is not in (0, 1]"},
+    {"run @S -p x --temperature -1", "--temperature: expected a number from 0 to 100, found '-1' (see weft run --help)"},
+    {"run @S -p x --top-p 0", "--top-p: expected a number above 0 and at most 1, found '0' (see weft run --help)"},
+    {"run @S -p x --seed 18446744073709551616",
+     "--seed: expected a whole number from 0 to 18446744073709551615, found '18446744073709551616' (see weft run"},
+    {"run @S -p x --seed 0x10", "--seed: expected a whole number from 0 to 18446744073709551615, found '0x10'"},
+    {"run @S -p x --seed ''", "--seed: expected a whole number from 0 to 18446744073709551615, found ''"},
+    {"run @S -p x --threads 4294967297", "--threads: expected a whole number from 1 to 1024, found '4294967297'"},
+    {"run @S -p x --ctx 9223372036854775808", "--ctx: expected a whole number from 1 to 2147483647, found '9223372036"},
+    {"run @S -p x --logprobs 4294967296 --json", "--logprobs: expected a whole number from 0 to 2147483647, found '4"},
+    {"run @S -p x --top-k -1", "--top-k: expected a whole number from 0 to 2147483647, found '-1'"},
+    {"run @S -p x --temperature nan", "--temperature: expected a number from 0 to 100, found 'nan'"},
+    {"run @S -p x --temperature warm", "--temperature: expected a number from 0 to 100, found 'warm'"},
+    {"run @S -p x --min-p 1.01", "--min-p: expected a number from 0 to 1, found '1.01'"},
+    {"run @S -p x --repetition-penalty 1e38", "--repetition-penalty: expected a number from 0.01 to 100, found '1e38'"},
+    {"run @S -p x --presence-penalty inf", "--presence-penalty: expected a number from -100 to 100, found 'inf'"},
+    {"run @S -p x --frequency-penalty -1e30", "--frequency-penalty: expected a number from -100 to 100, found '-1e30'"},
+    {"run @S -p x --stop \"$(printf 'a\\377')\"", "stop: a stop string is not UTF-8: byte 1 is 0xff"},
+    {"run @S --chat --system \"$(printf 'ab\\377')\"", "--system: the text is not UTF-8: byte 2 is 0xff"},
+    {"run @S -f @S/model.safetensors", "/model.safetensors: the text is not UTF-8: byte "},
+    {"run @S -p x --ctx", "--ctx: expected one value, found none (see weft run --help)"},
+    {"run @S -p x --temperature", "--temperature: expected one value, found none (see weft run --help)"},
+    {"run @S -p x --ctx 8 --ctx 9", "--ctx: expected one value, found 2 (see weft run --help)"},
+    {"bench @S --prompt 1 --prompt 2,3", "--prompt: expected one value, found 2 (see weft bench --help)"},
+    {"bench @S --prompt 1 2", "The following argument was not expected: 2 (see weft bench --help)"},
     {"run @S -p x --stop ''", "stop: a stop string is empty"},
     {"run @S -p x --logprobs 2", "--logprobs needs --json, and has no place in a chat"},
     {"run @S -p ''", "the prompt has no tokens; at least one is needed"},
-    {"run @S -p \"$(printf 'a\\377')\"", "text to encode is not UTF-8: byte 1 is 0xff"},
+    {"run @S -p \"$(printf 'a\\377')\"", "--prompt: the text is not UTF-8: byte 1 is 0xff"},
     {"run @S -f /nowhere/at/all", "/nowhere/at/all: cannot be read"},
     {"run @S -f /", "/: cannot be read: Is a directory"},
     {"run @S -p 'one two three four five' --ctx 3", "the prompt has "},
@@ -98,11 +120,20 @@ const BadUse kBadUses[] = {
     {"eval @S", "FILE is required (see weft eval --help)"},
     {"eval @S /nowhere/at/all", "/nowhere/at/all: cannot be read"},
     {"eval @S /", "/: cannot be read: Is a directory"},
-    {"eval @S @S/eval.txt --window 1", "--window: 1 is not >= 2 (see weft eval --help)"},
-    {"eval @S @S/eval.txt --window 16 --stride 17", "a stride of 17 tokens; 1 to 16 (the window) are possible"},
-    {"eval @S @S/eval.txt --window 16 --ctx 15", "--ctx 15 is less than the window of 16 tokens"},
+    {"eval @S @S/eval.txt --window 1", "--window: expected a whole number from 2 to 2147483647, found '1' (see weft eval"},
+    {"eval @S @S/eval.txt --window 1048577", "--window: expected 1 to 1048576 tokens (what this model takes), found 10"},
+    {"eval @S @S/eval.txt --window 16 --stride 17", "--stride: expected 1 to 16 tokens (--window), found 17"},
+    {"eval @S @S/eval.txt --window 16 --ctx 15", "--ctx: expected at least 16 tokens (--window), found 15"},
     {"bench @S --prompt 0 --gen 0", "nothing to measure: --prompt and --gen are 0"},
-    {"bench @S --prompt a", "--prompt: 'a' is not a whole number (see weft bench --help)"},
+    {"bench @S --prompt a", "--prompt: expected a whole number from 0 to 2147483647, found 'a' (see weft bench"},
+    {"bench @S --gen 1,,2", "--gen: expected a whole number from 0 to 2147483647, found '' in '1,,2' (see weft bench"},
+    {"bench @S --batch 1,", "--batch: expected a whole number from 1 to 2147483647, found '' in '1,' (see weft bench"},
+    {"bench @S --depth ''", "--depth: expected a whole number from 0 to 2147483647, found '' (see weft bench"},
+    {"bench @S --depth 1048576", "--depth with --prompt or --gen: expected 1 to 1048576 tokens (what this model takes)"},
+    {"bench @S --seed 99999999999999999999", "--seed: expected a whole number from 0 to 18446744073709551615, found '9"},
+    {"bench @S -r 4294967297", "--repetitions: expected a whole number from 1 to 2147483647, found '4294967297'"},
+    {"bench kernels --filter nosuch --seconds 0", "--filter: 'nosuch' is in the name of no kernel and shape"},
+    {"bench kernels --seconds 1e400", "--seconds: expected a number from 0 to 3600, found '1e400' (see weft bench --help)"},
 };
 
 TEST_F(CliTest, BadUseHasOneMessageAndCode2) {
@@ -179,7 +210,7 @@ TEST_F(CliTest, LogprobsAreListed) {
 
 TEST_F(CliTest, ChatReadsLines) {
   const std::string input =
-      "How do you do?\n\n/nonsense\n/save @T/chat.json\nAnd now?\n/reset\n/system Be brief.\n//x\n/exit\nNever read\n";
+      "How do you do?\n\n/save @T/chat.json\nAnd now?\n/reset\n/system Be brief.\n//x\n/exit\nNever read\n";
   std::string with_folder = input;
   with_folder.replace(with_folder.find("@T"), 2, folder_.string());
   const Json json = this->json("run @S --chat --dtype f32 --temperature 0 --max-tokens 5 --mtp 1", with_folder);
@@ -194,6 +225,97 @@ TEST_F(CliTest, ChatReadsLines) {
   ASSERT_EQ(saved.size(), 2u);
   EXPECT_EQ(saved[0]["content"], "How do you do?");
   EXPECT_EQ(saved[1]["role"], "assistant");
+}
+
+// A script learns that a line went wrong; what was said before it is not lost.
+TEST_F(CliTest, ChatFromAFileEndsAtABadLine) {
+  struct Case {
+    const char *input, *message;
+    size_t turns;
+  };
+  std::ofstream(folder_ / "there") << "precious";
+  const std::string there = (folder_ / "there").string();
+  const std::string save = "Good day.\n/save " + there + "\n";
+  const std::string exists = fmt::format("stdin: line 2: {0} exists already; `/save! {0}` overwrites it", there);
+  std::string long_line;
+  for (int i = 0; i < 60; ++i) long_line += "word ";
+  long_line += "\n";
+  const Case cases[] = {
+      {"/nonsense\nHello\n", "stdin: line 1: /nonsense is not known; /help lists what is", 0},
+      {"Good day.\n\n/save\nHello\n", "stdin: line 3: /save needs a file name", 1},
+      {"Good day.\nab\xff\nHello\n", "stdin: line 2: the message is not UTF-8: byte 2 is 0xff", 1},
+      {"/system \xc3\nHello\n", "stdin: line 1: the message is not UTF-8: byte 0 is 0xc3", 0},
+      {long_line.c_str(), "stdin: line 1: the prompt has ", 0},
+      {save.c_str(), exists.c_str(), 1},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.message);
+    const Output output =
+        weft("run @S --chat --temperature 0 --max-tokens 2 --ctx 40 --quiet --json", c.input);
+    EXPECT_EQ(output.code, 2);
+    EXPECT_TRUE(output.err.starts_with(std::string("weft: ") + c.message)) << output.err;
+    const Result<Json> json = parse_json(output.out, "stdout");
+    ASSERT_TRUE(json.ok()) << output.out;
+    EXPECT_EQ((*json)["turns"].size(), c.turns);
+    EXPECT_TRUE(json->value("error", "").starts_with(c.message)) << output.out;
+  }
+  EXPECT_EQ(read_file(there), "precious");
+  EXPECT_EQ(weft("run @S --chat --temperature 0 --max-tokens 2", "Good day.\n/save! " + there + "\n").code, 0);
+  EXPECT_EQ(parse_json(read_file(there), there).value()[0]["content"], "Good day.");
+}
+
+// `| head` has what it wants: no signal, no message, and long work ends.
+TEST_F(CliTest, ClosedPipeIsNoFailure) {
+  const auto piped = [&](const std::string& args, const std::string& reader) {
+    const std::string script = fmt::format("'{}' {} 2>{}/err | {}; echo ${{PIPESTATUS[0]}}", WEFT_PROGRAM, args,
+                                           folder_.string(), reader);
+    std::ofstream(folder_ / "script") << script;
+    EXPECT_EQ(std::system(fmt::format("bash {0}/script >{0}/out", folder_.string()).c_str()), 0);
+    return read_file(folder_ / "out");
+  };
+  EXPECT_EQ(piped("graph '" + kSample + "' --tokens 512", "true"), "0\n");
+  EXPECT_EQ(read_file(folder_ / "err"), "");
+  // Half an hour of tokens, if nobody stopped.
+  EXPECT_EQ(piped("run '" + kSample + "' -p Once --max-tokens 1000000 --ctx 1048576 --ignore-eos --quiet",
+                  "head -c 1 >/dev/null"),
+            "0\n");
+  EXPECT_EQ(read_file(folder_ / "err"), "");
+}
+
+// A file that is opened later must not become stdout.
+TEST_F(CliTest, StdoutThatIsNotOpen) {
+  const std::string values = (folder_ / "values").string();
+  const std::string command = fmt::format("'{}' dump '{}' --ids 1,2 --tensor logits --out '{}' >&- 2>'{}/err'",
+                                          WEFT_PROGRAM, kSample, values, folder_.string());
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 3);
+  EXPECT_EQ(read_file(folder_ / "err"), "weft: cannot write to stdout: Bad file descriptor\n");
+}
+
+TEST_F(CliTest, GenerationConfigIsChecked) {
+  for (const auto& entry : std::filesystem::directory_iterator(kSample)) {
+    std::filesystem::copy(entry.path(), folder_ / entry.path().filename());
+  }
+  struct Case {
+    const char *config, *message;
+  };
+  const Case cases[] = {
+      {R"({"temperature": -1})", "generation_config.json: temperature: -1 is outside 0 .. 100"},
+      {R"({"temperature": "hot"})", "generation_config.json: temperature: expected a number, found a string"},
+      {R"({"top_k": 1e30})", "generation_config.json: top_k: expected an integer, found a number"},
+      {R"({"top_k": 2.5})", "generation_config.json: top_k: expected an integer, found a number"},
+      {R"({"top_p": 0})", "generation_config.json: top_p: expected a number above 0 and at most 1, found 0"},
+      {R"({"repetition_penalty": 1e38})", "generation_config.json: repetition_penalty: 1e+38 is outside 0.01 .. 100"},
+      {R"({"do_sample": "no"})", "generation_config.json: do_sample: expected true or false, found a string"},
+      {R"([])", "generation_config.json: expected an object, found "},
+  };
+  for (const Case& c : cases) {
+    std::ofstream(folder_ / "generation_config.json") << c.config;
+    const Output output = weft("run @T -p x --max-tokens 1");
+    EXPECT_EQ(output.code, 2) << c.config;
+    EXPECT_NE(output.err.find(c.message), std::string::npos) << output.err;
+  }
+  std::ofstream(folder_ / "generation_config.json") << R"({"temperature": null, "top_k": 40.0, "do_sample": false})";
+  EXPECT_EQ(weft("run @T -p x --max-tokens 1").code, 0);
 }
 
 TEST_F(CliTest, BenchPrintsATable) {

@@ -24,6 +24,7 @@
 
 #include "base/status.h"
 #include "cli/console.h"
+#include "cli/number_options.h"
 
 namespace weft {
 
@@ -45,9 +46,5 @@ template <class T>
 CommandEntry make_command(std::string name, std::string summary, std::string examples) {
   return {std::move(name), std::move(summary), std::move(examples), std::make_unique<T>()};
 }
-
-// Limits of numbers, with messages in our words: "--ctx: 0 is not >= 1".
-CLI::Validator at_least(int64_t min);
-CLI::Validator in_range(double min, double max);
 
 }  // namespace weft

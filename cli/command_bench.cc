@@ -57,25 +57,25 @@ void BenchCommand::declare(CLI::App& app) {
   add_model_options(app, model_);
   app.get_option("MODEL_DIR")
       ->description("model folder; the word `kernels`: the kernels at the shapes of V4-Flash and V4-Pro");
-  const auto list = [&](const char* name, std::vector<int64_t>& values, int64_t least, const char* what) {
-    app.add_option(name, values, what)->delimiter(',')->check(at_least(least))->capture_default_str();
+  const auto list = [&](const char* name, std::vector<int64_t>& values, uint64_t least, const char* what) {
+    add_number_list(app, name, values, least, what);
   };
   list("--prompt", prompts_, 0, "lengths of prompts; 0: none");
   list("--gen", gens_, 0, "tokens to generate; 0: none");
   list("--batch", batches_, 1, "sequences at a time");
   list("--depth", depths_, 0, "tokens that are in the context before");
-  app.add_option("-r,--repetitions", repetitions_, "of each test")->check(at_least(1))->capture_default_str();
+  app.add_option("-r,--repetitions", repetitions_, "of each test")->check(whole_number(1))->capture_default_str();
   app.add_option("--step-tokens", step_tokens_, "longest step; longer prompts are cut")
-      ->check(at_least(1))
+      ->check(whole_number(1))
       ->capture_default_str();
   app.add_option("--mtp", drafts_, "drafts per step; then the generated tokens are greedy ones")
-      ->check(at_least(0))
+      ->check(whole_number(0, kMaxDrafts))
       ->capture_default_str();
-  app.add_option("--seed", seed_, "of the random tokens")->capture_default_str();
+  app.add_option("--seed", seed_, "of the random tokens")->check(whole_number(0, kMaxSeed))->capture_default_str();
   app.add_flag("--no-limits", no_limits_, "do not measure the machine");
   app.add_option("--filter", filter_, "with `kernels`: only rows whose kernel and shape contain this");
   app.add_option("--seconds", kernel_seconds_, "with `kernels`: least time of each row")
-      ->check(in_range(0, 3600))
+      ->check(number_in({0, 3600}))
       ->capture_default_str();
 }
 
@@ -91,6 +91,9 @@ Status BenchCommand::bench_kernels(Console& console) {
   const auto progress = [&](std::string_view what) { console.progress(fmt::format("{} ...", what)); };
   WEFT_ASSIGN_OR_RETURN(const std::vector<KernelBenchResult> results, weft::bench_kernels(options, machine, progress));
   console.progress("");
+  if (results.empty()) {
+    return invalid_argument(fmt::format("--filter: '{}' is in the name of no kernel and shape; nothing was measured", filter_));
+  }
   if (console.json) {
     OrderedJson json = {{"machine", machine_json(machine)}, {"kernels", OrderedJson::array()}};
     for (const KernelBenchResult& result : results) json["kernels"].push_back(kernel_json(result));
@@ -124,6 +127,7 @@ Status BenchCommand::bench_model(Console& console) {
   needs.max_step_tokens = step_tokens_;
   needs.max_drafts = drafts_;
   needs.context = 0;
+  needs.context_from = "--depth with --prompt or --gen";
   for (const BenchTest& test : all) {
     needs.max_sequences = std::max(needs.max_sequences, test.batch);
     needs.context =

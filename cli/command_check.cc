@@ -10,7 +10,7 @@ class CheckCommand : public Command {
  public:
   void declare(CLI::App& app) override {
     app.add_option("CASE_DIR", dirs_, "folders with config.json, tensors, case.json and expected.safetensors")->required();
-    app.add_option("--step-tokens", step_tokens_, "tokens per step")->check(at_least(1));
+    app.add_option("--step-tokens", step_tokens_, "tokens per step")->check(whole_number(1))->capture_default_str();
     add_machine_options(app, args_);
   }
 
@@ -20,12 +20,21 @@ class CheckCommand : public Command {
     options.isa = args_.isa_level();
     options.max_step_tokens = step_tokens_;
     nlohmann::ordered_json cases = nlohmann::ordered_json::array();
-    int failed = 0;
+    int failed = 0, unreadable = 0;
+    Status first_error;
     for (const std::string& dir : dirs_) {
       console.progress(fmt::format("checking {}", dir));
-      auto report = check_golden_case(dir, options);
+      const auto report = check_golden_case(dir, options);
       console.progress("");
-      if (!report.ok()) return report.status();
+      // One bad folder does not take the results of the others away.
+      if (!report.ok()) {
+        ++unreadable;
+        if (first_error.ok()) first_error = report.status();
+        cases.push_back({{"name", (std::filesystem::path(dir) / "").parent_path().filename().string()},
+                         {"ok", false}, {"error", report.status().message()}});
+        if (!console.json) console.print(fmt::format("{}: CANNOT BE CHECKED: {}\n", dir, report.status().message()));
+        continue;
+      }
       failed += report->ok() ? 0 : 1;
       if (console.json) {
         cases.push_back(to_json(*report));
@@ -33,7 +42,16 @@ class CheckCommand : public Command {
         print(console, *report);
       }
     }
-    if (console.json) console.print_json(nlohmann::ordered_json{{"cases", cases}, {"passed", dirs_.size() - failed}, {"failed", failed}});
+    if (console.json) {
+      const size_t passed = dirs_.size() - static_cast<size_t>(failed + unreadable);
+      console.print_json(nlohmann::ordered_json{
+          {"cases", cases}, {"passed", passed}, {"failed", failed}, {"unreadable", unreadable}});
+    }
+    if (unreadable > 0) {
+      if (dirs_.size() == 1) return first_error;
+      return Status(first_error.code(), fmt::format("{} of {} cases cannot be checked, {} are outside their tolerance; {}",
+                                                    unreadable, dirs_.size(), failed, first_error.message()));
+    }
     if (failed > 0) return check_failed(fmt::format("{} of {} cases are outside their tolerance", failed, dirs_.size()));
     return {};
   }

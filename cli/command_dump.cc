@@ -13,12 +13,12 @@ class DumpCommand : public Command {
   void declare(CLI::App& app) override {
     add_model_dir(app, args_);
     auto* text = app.add_option("-p,--prompt", prompt_, "text to run");
-    app.add_option("--ids", ids_, "token ids to run, as 1,2,3")->delimiter(',')->check(at_least(0))->excludes(text);
+    add_number_list(app, "--ids", ids_, 0, "token ids to run, as 1,2,3")->excludes(text);
     app.add_option("--tensor", patterns_, "names of values; * ? [abc] as in a shell; may be repeated")
         ->required()
         ->allow_extra_args(false);
     app.add_option("--out", out_, "safetensors file to write")->required();
-    app.add_option("--step-tokens", step_tokens_, "tokens per step")->check(at_least(1))->capture_default_str();
+    app.add_option("--step-tokens", step_tokens_, "tokens per step")->check(whole_number(1))->capture_default_str();
     app.add_flag("--draft", draft_, "run the draft (MTP) layer, too: its values are named draft.*");
     add_numeric_options(app, args_);
     add_machine_options(app, args_);
@@ -35,6 +35,7 @@ class DumpCommand : public Command {
     needs.max_step_tokens = std::min(step_tokens_, total);
     needs.max_drafts = draft_ ? 1 : 0;
     needs.context = total;
+    needs.context_from = "the prompt";
     WEFT_ASSIGN_OR_RETURN(const LoadedEngine loaded, open_engine(args_, needs, console));
     Engine& engine = *loaded.engine;
 
@@ -62,10 +63,7 @@ class DumpCommand : public Command {
   Result<std::vector<int32_t>> tokens_of(Console& console) const {
     if (!prompt_) {
       std::vector<int32_t> tokens;
-      for (int64_t id : ids_) {
-        if (id > INT32_MAX) return invalid_argument(fmt::format("--ids: {} is not a token id", id));
-        tokens.push_back(static_cast<int32_t>(id));
-      }
+      for (int64_t id : ids_) tokens.push_back(static_cast<int32_t>(id));  // kMaxCount fits
       return tokens;
     }
     WEFT_ASSIGN_OR_RETURN(const Tokenizer tokenizer, load_tokenizer(args_, console));

@@ -23,11 +23,11 @@ class EvalCommand : public Command {
     add_model_options(app, model_);
     app.add_option("FILE", file_, "UTF-8 text")->required();
     app.add_option("--window", options_.window, "tokens that are seen at once")
-        ->check(at_least(2))
+        ->check(whole_number(2))
         ->capture_default_str();
     app.add_option("--stride", stride_, "tokens from the begin of one window to the next; default: the window")
-        ->check(at_least(1));
-    app.add_option("--max-tokens", max_tokens_, "only the beginning of the text")->check(at_least(2));
+        ->check(whole_number(1));
+    app.add_option("--max-tokens", max_tokens_, "only the beginning of the text")->check(whole_number(2));
   }
   Status run(Console& console) override;
 
@@ -51,14 +51,19 @@ Result<std::vector<int32_t>> EvalCommand::read_tokens(const Tokenizer& tokenizer
 Status EvalCommand::run(Console& console) {
   constexpr int64_t kStepTokens = 512;
   options_.stride = stride_.value_or(options_.window);
+  if (options_.stride > options_.window) {
+    return invalid_argument(
+        fmt::format("--stride: expected 1 to {} tokens (--window), found {}", options_.window, options_.stride));
+  }
   WEFT_ASSIGN_OR_RETURN(const Tokenizer tokenizer, load_tokenizer(model_, console));
   WEFT_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, read_tokens(tokenizer));
   if (model_.context != 0 && model_.context < options_.window) {
     return invalid_argument(
-        fmt::format("--ctx {} is less than the window of {} tokens", model_.context, options_.window));
+        fmt::format("--ctx: expected at least {} tokens (--window), found {}", options_.window, model_.context));
   }
   EngineNeeds needs;
   needs.context = options_.window;
+  needs.context_from = "--window";
   needs.max_step_tokens = std::min(options_.window, kStepTokens);
   WEFT_ASSIGN_OR_RETURN(LoadedEngine loaded, open_engine(model_, needs, console));
 

@@ -12,26 +12,25 @@ class GraphCommand : public Command {
   void declare(CLI::App& app) override {
     add_model_location(app, args_);
     add_numeric_options(app, args_);
-    app.add_option("--tokens", tokens_, "rows that the step has room for")->check(at_least(1))->capture_default_str();
-    app.add_option("--logits", logits_, "rows of logits; default: 1")->check(at_least(1));
+    app.add_option("--tokens", tokens_, "rows that the step has room for")->check(whole_number(1))->capture_default_str();
+    app.add_option("--logits", logits_, "rows of logits; default: 1")->check(whole_number(1));
     app.add_option("--ctx", args_.context,
                    "tokens of the longest sequence; default: what the model takes, at most 8192")
-        ->check(at_least(1));
+        ->check(whole_number(1));
     app.add_flag("--draft", draft_, "the draft (MTP) layer instead of the trunk");
     app.add_flag("--summary", summary_, "one short line per node");
   }
 
   Status run(Console& console) override {
     constexpr int64_t kDefaultContext = 8192;
-    if (logits_ > tokens_) return invalid_argument(fmt::format("--logits {} is above --tokens {}", logits_, tokens_));
+    if (logits_ > tokens_) return invalid_argument(fmt::format("--logits: expected 1 to {} rows (--tokens), found {}", tokens_, logits_));
     WEFT_ASSIGN_OR_RETURN(const LoadedModel loaded, load_location(args_, console));
     const Model& model = *loaded.model;
     GraphOptions options;
     options.mode = args_.mode(model);
     options.shape = {tokens_, logits_};
     const int64_t limit = model.max_position_embeddings();
-    if (args_.context > limit)
-      return invalid_argument(fmt::format("--ctx {}: this model takes at most {}", args_.context, limit));
+    WEFT_RETURN_IF_ERROR(check_context("--ctx", args_.context, model));
     options.cache.max_context = args_.context != 0 ? args_.context : std::min(limit, kDefaultContext);
     options.cache.num_pages = (options.cache.max_context + options.cache.page_tokens - 1) / options.cache.page_tokens;
     WEFT_ASSIGN_OR_RETURN(const Graph graph, draft_ ? model.build_draft(options) : model.build(options));

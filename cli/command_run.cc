@@ -9,6 +9,7 @@
 #include "cli/run_report.h"
 #include "cli/text_stream.h"
 #include "io/text_file.h"
+#include "io/unicode_utf8.h"
 
 namespace weft {
 namespace {
@@ -47,10 +48,10 @@ void RunCommand::declare(CLI::App& app) {
   app.add_option("-f,--file", args_.file, "the same, from a file; '-': stdin")->excludes(prompt);
   app.add_option("--max-tokens", args_.max_tokens,
                  fmt::format("of the answer; default: {}, with --chat no limit", kDefaultMaxTokens))
-      ->check(at_least(1));
+      ->check(whole_number(1));
   app.add_option("--mtp", args_.drafts,
                  "tokens that the model's draft layer proposes per step; the text stays the same")
-      ->check(at_least(0))
+      ->check(whole_number(0, kMaxDrafts))
       ->capture_default_str();
   app.add_option("--stop", args_.stops, "end the answer before this string; may be repeated")->allow_extra_args(false);
   app.add_flag("--ignore-eos", args_.ignore_eos, "do not end at the model's end tokens");
@@ -58,14 +59,14 @@ void RunCommand::declare(CLI::App& app) {
   app.add_flag("--bos,!--no-bos", args_.bos, "begin a raw prompt with BOS; default: as tokenizer_config.json says");
   app.add_option("--logprobs", args_.logprobs,
                  "with --json: log-probabilities of each token and the N best at its place")
-      ->check(at_least(0));
+      ->check(whole_number(0));
   add_sampling_options(app, args_.sampling);
   const char* group = "Chat";
   app.add_flag("--chat", args_.chat, "a conversation in the model's chat format; /help lists what can be said")
       ->group(group);
   app.add_option("--system", args_.system, "system message")->group(group);
   app.add_option("--thinking", args_.thinking, "let the model think before it answers, and how hard")
-      ->check(CLI::IsMember({"off", "low", "high", "max"}))
+      ->check(one_of({"off", "low", "high", "max"}))
       ->capture_default_str()
       ->group(group);
 }
@@ -79,9 +80,14 @@ Status RunCommand::run(Console& console) {
   sampling.top_logprobs = args_.logprobs;
   WEFT_RETURN_IF_ERROR(StopStrings::create(args_.stops).status());
   std::optional<std::string> text = args_.prompt;
+  std::string source = "--prompt";
   if (args_.file) {
+    source = *args_.file == "-" ? "stdin" : *args_.file;
     WEFT_ASSIGN_OR_RETURN(text, read_prompt_file(*args_.file));
   }
+  // Before anything is loaded, and by the name that the user knows.
+  if (text) WEFT_RETURN_IF_ERROR(expect_utf8(*text, source + ": the text"));
+  WEFT_RETURN_IF_ERROR(expect_utf8(args_.system, "--system: the text"));
   EngineNeeds needs;
   needs.max_drafts = args_.drafts;
   WEFT_ASSIGN_OR_RETURN(LoadedEngine loaded, open_engine(args_.model, needs, console));
@@ -91,7 +97,12 @@ Status RunCommand::run(Console& console) {
 }
 
 Result<std::vector<int32_t>> RunCommand::encode(const std::string& text, const Tokenizer& tokenizer) const {
-  WEFT_ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer.encode(text));
+  Result<std::vector<int32_t>> encoded = tokenizer.encode(text);
+  if (!encoded.ok()) {
+    const std::string& status = encoded.status().message();
+    return Status(encoded.status().code(), args_.file ? fmt::format("{}: {}", *args_.file, status) : status);
+  }
+  std::vector<int32_t> ids = std::move(encoded).value();
   if (args_.bos.value_or(tokenizer.add_bos())) {
     if (!tokenizer.bos_id()) return invalid_argument("--bos: the tokenizer files name no BOS token");
     ids.insert(ids.begin(), *tokenizer.bos_id());
@@ -120,7 +131,7 @@ Status RunCommand::complete(const std::string& text, LoadedEngine& loaded, const
   WEFT_ASSIGN_OR_RETURN(const Generator::RequestId id, generator.submit(std::move(request)));
   console.progress(fmt::format("reading a prompt of {} tokens ...", prompt_tokens));
   while (!generator.idle()) {
-    if (interrupt.pending()) generator.cancel(id);
+    if (interrupt.pending() || console.reader_gone()) generator.cancel(id);
     WEFT_RETURN_IF_ERROR(generator.step());
   }
   stream.finish();
@@ -140,7 +151,7 @@ Status RunCommand::complete(const std::string& text, LoadedEngine& loaded, const
     note_result(result, console);
     console.note(memory_line(*loaded.engine));
   }
-  if (result.reason == FinishReason::kCancelled) return cancelled("interrupted");
+  if (result.reason == FinishReason::kCancelled && !console.reader_gone()) return cancelled("interrupted");
   return {};
 }
 

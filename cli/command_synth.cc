@@ -18,15 +18,13 @@ class SynthCommand : public Command {
   void declare(CLI::App& app) override {
     app.add_option("CONFIG", config_, "model folder, config file, or name of a shipped config")->required();
     app.add_option("OUT", out_, "folder to make")->required();
-    app.add_option("--layers", plan_.layers, "layers of CONFIG to keep, as 0,2,3, with their kinds; default: all")
-        ->delimiter(',')
-        ->check(at_least(0));
+    add_number_list(app, "--layers", plan_.layers, 0, "layers of CONFIG to keep, as 0,2,3, with their kinds; default: all");
     app.add_flag("--mtp", plan_.mtp, "keep the draft (MTP) layers");
-    app.add_option("--hidden", plan_.hidden_size, "hidden_size; default: of CONFIG")->check(at_least(1));
-    app.add_option("--experts", plan_.experts, "n_routed_experts; default: of CONFIG")->check(at_least(1));
-    app.add_option("--vocab", plan_.vocab_size, "vocab_size; default: of CONFIG")->check(at_least(1));
-    app.add_option("--seed", seed_, "other seed, other weights")->check(at_least(0))->capture_default_str();
-    app.add_option("--threads", threads_, "default: one for each physical core")->check(at_least(1));
+    app.add_option("--hidden", plan_.hidden_size, "hidden_size; default: of CONFIG")->check(whole_number(1));
+    app.add_option("--experts", plan_.experts, "n_routed_experts; default: of CONFIG")->check(whole_number(1));
+    app.add_option("--vocab", plan_.vocab_size, "vocab_size; default: of CONFIG")->check(whole_number(1));
+    app.add_option("--seed", seed_, "other seed, other weights")->check(whole_number(0, kMaxSeed))->capture_default_str();
+    app.add_option("--threads", threads_, "default: one for each physical core")->check(whole_number(1, kMaxThreads));
   }
 
   Status run(Console& console) override {

@@ -22,15 +22,15 @@ class VerifyCommand : public Command {
   void declare(CLI::App& app) override {
     add_model_dir(app, args_);
     app.add_option("--dtype", dtype_, "activations and caches")
-        ->check(CLI::IsMember({"both", "f32", "bf16"}))
+        ->check(one_of({"both", "f32", "bf16"}))
         ->capture_default_str();
     app.add_option("--act-quant", args_.act_quant,
                    "quantise activations; default: on with bf16 if the checkpoint's format has it")
-        ->check(CLI::IsMember({"on", "off"}));
+        ->check(one_of({"on", "off"}));
     app.add_option("--tokens", options_.tokens, "length of the random sequence")
-        ->check(at_least(2))
+        ->check(whole_number(2))
         ->capture_default_str();
-    app.add_option("--seed", options_.seed, "of the random tokens")->check(at_least(0))->capture_default_str();
+    app.add_option("--seed", options_.seed, "of the random tokens")->check(whole_number(0, kMaxSeed))->capture_default_str();
     add_machine_options(app, args_);
   }
 

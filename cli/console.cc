@@ -16,8 +16,14 @@ Console::Console(std::FILE* out, std::FILE* err)
     : out_(out), err_(err), out_is_terminal_(isatty(fileno(out)) != 0), err_is_terminal_(isatty(fileno(err)) != 0) {}
 
 void Console::write(std::FILE* file, std::string_view text) {
+  if (file == out_ && (reader_gone_ || write_error_ != 0)) return;
   const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
-  if (!written && file == out_ && write_error_ == 0) write_error_ = errno;
+  if (written || file != out_) return;
+  if (errno == EPIPE) {
+    reader_gone_ = true;
+  } else {
+    write_error_ = errno;
+  }
 }
 
 void Console::print(std::string_view text) {
@@ -25,7 +31,10 @@ void Console::print(std::string_view text) {
   write(out_, text);
 }
 
-void Console::print_json(const nlohmann::ordered_json& object) { print(object.dump() + "\n"); }
+void Console::print_json(const nlohmann::ordered_json& object) {
+  // Names of files need not be UTF-8.
+  print(object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
 
 void Console::note(std::string_view line) {
   if (quiet) return;

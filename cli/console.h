@@ -17,8 +17,10 @@ class Console {
   bool json = false;   // --json: one object on stdout
   bool quiet = false;  // --quiet: no notes, no progress
 
-  // Result text on stdout, at once. The first failure (disk full) is kept for finish().
+  // Result text on stdout, at once. The first failure (disk full) is kept for finish(). A reader that closes the pipe
+  // (`| head`) has what it wants: that is no failure, the rest is dropped.
   void print(std::string_view text);
+  bool reader_gone() const { return reader_gone_; }  // nobody will see more results: long work may end
   // --json: the object, and a newline.
   void print_json(const nlohmann::ordered_json& object);
 
@@ -44,6 +46,7 @@ class Console {
   bool out_is_terminal_, err_is_terminal_;
   bool progress_shown_ = false;
   int write_error_ = 0;  // errno
+  bool reader_gone_ = false;
 };
 
 }  // namespace weft

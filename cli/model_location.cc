@@ -14,6 +14,12 @@ constexpr const char* kConfigName = "config.json";
 // A name, not a path: what is shipped lies in one folder.
 bool plain_name(const std::string& text) { return !text.empty() && text.find('/') == text.npos && text[0] != '.'; }
 
+// Some configs are shipped although weft refuses them, so that it says why.
+bool can_be_opened(const fs::path& config) {
+  Result<Checkpoint> checkpoint = Checkpoint::open_config(config);
+  return checkpoint.ok() && open_model(std::make_shared<const Checkpoint>(std::move(checkpoint).value()), {}).ok();
+}
+
 }  // namespace
 
 std::vector<fs::path> config_folders() {
@@ -30,7 +36,7 @@ std::vector<std::string> shipped_configs() {
   for (const fs::path& folder : config_folders()) {
     std::error_code error;  // a folder that is not there has no names
     for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-      if (fs::exists(it->path() / kConfigName, error)) names.insert(it->path().filename().string());
+      if (can_be_opened(it->path() / kConfigName)) names.insert(it->path().filename().string());
     }
   }
   return {names.begin(), names.end()};

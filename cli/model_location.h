@@ -12,7 +12,7 @@ namespace weft {
 
 // The folders of shipped configs: beside the installed program (PREFIX/share/weft/model_configs), then the source tree.
 std::vector<std::filesystem::path> config_folders();
-std::vector<std::string> shipped_configs();  // their names, ascending
+std::vector<std::string> shipped_configs();  // the names of those that weft can open, ascending
 
 // MODEL, --allow-unknown-config.
 void add_model_location(CLI::App& app, ModelArgs& args);

@@ -39,15 +39,15 @@ void add_model_dir(CLI::App& app, ModelArgs& args) {
 
 void add_numeric_options(CLI::App& app, ModelArgs& args) {
   app.add_option("--dtype", args.dtype, "activations and caches")
-      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->check(one_of({"f32", "bf16"}))
       ->capture_default_str();
   app.add_option("--act-quant", args.act_quant,
                  "quantise activations; default: on with bf16 if the checkpoint's format has it")
-      ->check(CLI::IsMember({"on", "off"}));
+      ->check(one_of({"on", "off"}));
 }
 
 void add_machine_options(CLI::App& app, ModelArgs& args) {
-  app.add_option("--threads", args.threads, "default: one for each physical core")->check(at_least(1));
+  app.add_option("--threads", args.threads, "default: one for each physical core")->check(whole_number(1, kMaxThreads));
   app.add_option("--isa", args.isa, fmt::format("instruction set level; default: {}", isa_name(max_isa())))
       ->check(CLI::Validator([](std::string& text) { return check_isa(text); }, isa_names()));
 }
@@ -57,7 +57,7 @@ void add_model_options(CLI::App& app, ModelArgs& args) {
   add_numeric_options(app, args);
   add_machine_options(app, args);
   app.add_option("--ctx", args.context, "tokens of the longest sequence; default: what the model takes, at most 8192")
-      ->check(at_least(1));
+      ->check(whole_number(1));
 }
 
 Result<LoadedModel> load_model(const ModelArgs& args, Console& console) {
@@ -85,10 +85,21 @@ Result<LoadedEngine> open_engine(const ModelArgs& args, const EngineNeeds& needs
   options.max_step_tokens = needs.max_step_tokens;
   options.max_drafts = needs.max_drafts;
   options.max_context = args.context != 0 ? args.context : needs.context.value_or(0);
+  if (options.max_context != 0) {
+    WEFT_RETURN_IF_ERROR(
+        check_context(args.context != 0 ? "--ctx" : needs.context_from, options.max_context, *loaded.model));
+  }
   console.progress("reserving caches ...");
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::create(loaded.model, options));
   console.progress("");
   return LoadedEngine{std::move(loaded.checkpoint), std::move(loaded.model), std::move(engine)};
+}
+
+Status check_context(std::string_view option, int64_t tokens, const Model& model) {
+  const int64_t limit = model.max_position_embeddings();
+  if (tokens <= limit) return {};
+  return invalid_argument(
+      fmt::format("{}: expected 1 to {} tokens (what this model takes), found {}", option, limit, tokens));
 }
 
 Result<Tokenizer> load_tokenizer(const ModelArgs& args, Console& console) {

@@ -47,6 +47,7 @@ struct EngineNeeds {
   int64_t max_step_tokens = 512;
   int64_t max_drafts = 0;
   std::optional<int64_t> context;  // instead of the default, when --ctx is not given
+  const char* context_from = "";   // where `context` comes from, for messages: "--window"
 };
 
 struct LoadedEngine {
@@ -55,6 +56,9 @@ struct LoadedEngine {
   std::unique_ptr<Engine> engine;
 };
 Result<LoadedEngine> open_engine(const ModelArgs& args, const EngineNeeds& needs, Console& console);
+
+// "--ctx: expected 1 to 4096 tokens (what this model takes), found 5000".
+Status check_context(std::string_view option, int64_t tokens, const Model& model);
 
 // tokenizer.json of MODEL_DIR.
 Result<Tokenizer> load_tokenizer(const ModelArgs& args, Console& console);

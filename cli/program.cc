@@ -1,5 +1,10 @@
 #include "cli/program.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
 #include <new>
 #include <vector>
 
@@ -40,6 +45,14 @@ Status unknown_command(const std::string& name, const std::vector<CommandEntry>&
   return invalid_argument(fmt::format("'{}' is not a command; the commands are:{}", name, known));
 }
 
+// CLI11 says "--ctx: 1 required INT missing" or "--ctx: At Most 1 required but received 2", and gives no parts of it.
+std::string wrong_number_of_values(const std::string& text) {
+  const std::string option = text.substr(0, text.find(": "));
+  const size_t received = text.rfind(' ');
+  const bool number = received != text.npos && text.find_first_not_of("0123456789", received + 1) == text.npos;
+  return fmt::format("{}: expected one value, found {}", option, number ? text.substr(received + 1) : "none");
+}
+
 Status run_command_line(int argc, const char* const* argv, Console& console) {
   std::vector<CommandEntry> commands = all_commands();
   CLI::App app("weft runs long-context sparse-attention language models on CPUs, exactly and fast.", "weft");
@@ -76,7 +89,9 @@ Status run_command_line(int argc, const char* const* argv, Console& console) {
     for (size_t i = 0; i < subs.size(); ++i) {
       if (subs[i]->parsed()) where += " " + commands[i].name;
     }
-    return invalid_argument(fmt::format("{} (see {} --help)", error.what(), where));
+    const bool count = dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr;
+    return invalid_argument(
+        fmt::format("{} (see {} --help)", count ? wrong_number_of_values(error.what()) : error.what(), where));
   }
   for (size_t i = 0; i < subs.size(); ++i) {
     if (subs[i]->parsed()) return commands[i].command->run(console);
@@ -84,9 +99,21 @@ Status run_command_line(int argc, const char* const* argv, Console& console) {
   return invalid_argument("no command was given\n" + app.help());
 }
 
+// A file that is opened while 0, 1 or 2 is closed would get that number, and printing would go into it. Here they are
+// occupied by files on which the wrong use fails: reading from stdin, writing to stdout or stderr.
+void occupy_standard_files() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest free number is taken, which is fd.
+    if (open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) return;
+  }
+}
+
 }  // namespace
 
 int run_program(int argc, const char* const* argv) {
+  occupy_standard_files();
+  std::signal(SIGPIPE, SIG_IGN);  // writing reports EPIPE instead: Console, and errors of other files
   Console console(stdout, stderr);
   Status status;
   try {
@@ -99,26 +126,6 @@ int run_program(int argc, const char* const* argv) {
   if (const Status written = console.finish(); status.ok()) status = written;
   if (!status.ok()) console.error(status.message());
   return exit_code(status.code());
-}
-
-CLI::Validator at_least(int64_t min) {
-  return CLI::Validator(
-      [min](std::string& text) {
-        int64_t value = 0;
-        if (!CLI::detail::lexical_cast(text, value)) return fmt::format("'{}' is not a whole number", text);
-        return value >= min ? std::string() : fmt::format("{} is not >= {}", value, min);
-      },
-      fmt::format(">= {}", min));
-}
-
-CLI::Validator in_range(double min, double max) {
-  return CLI::Validator(
-      [min, max](std::string& text) {
-        double value = 0;
-        if (!CLI::detail::lexical_cast(text, value)) return fmt::format("'{}' is not a number", text);
-        return min <= value && value <= max ? std::string() : fmt::format("{} is not in {} .. {}", value, min, max);
-      },
-      fmt::format("{} .. {}", min, max));
 }
 
 }  // namespace weft

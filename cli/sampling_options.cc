@@ -3,33 +3,31 @@
 #include <filesystem>
 
 #include "cli/command.h"
-#include "io/json.h"
+#include "io/json_fields.h"
 
 namespace weft {
 namespace {
 
-// A number of generation_config.json; null and absent alike leave the default.
-template <class T>
-Status take_default(const Json& config, const std::string& file, const char* key, T& value) {
-  const auto at = config.find(key);
-  if (at == config.end() || at->is_null()) return {};
-  if (!at->is_number())
-    return invalid_argument(fmt::format("{}: {}: expected a number, found {}", file, key, json_kind(*at)));
-  value = at->get<T>();
-  return {};
-}
-
+// Numbers that are null or absent leave the default; other keys are for other programs.
 Status read_generation_config(const std::filesystem::path& file, SamplingParams& params) {
   const std::string name = file.string();
   WEFT_ASSIGN_OR_RETURN(const Json config, read_json_file(file));
-  if (!config.is_object())
-    return invalid_argument(fmt::format("{}: expected an object, found {}", name, json_kind(config)));
-  WEFT_RETURN_IF_ERROR(take_default(config, name, "temperature", params.temperature));
-  WEFT_RETURN_IF_ERROR(take_default(config, name, "top_k", params.top_k));
-  WEFT_RETURN_IF_ERROR(take_default(config, name, "top_p", params.top_p));
-  WEFT_RETURN_IF_ERROR(take_default(config, name, "min_p", params.min_p));
-  WEFT_RETURN_IF_ERROR(take_default(config, name, "repetition_penalty", params.repetition_penalty));
-  if (const auto sample = config.find("do_sample"); sample != config.end() && *sample == false) params.temperature = 0;
+  JsonFields fields(config, name);
+  const auto number = [&](const char* key, double& value, const NumberRange& range) {
+    value = fields.number_or(key, value, range.min, range.max);
+  };
+  number("temperature", params.temperature, kTemperatureRange);
+  params.top_k = fields.integer_or("top_k", params.top_k, 0, kMaxTopK);
+  number("top_p", params.top_p, kTopPRange);
+  number("min_p", params.min_p, kMinPRange);
+  number("repetition_penalty", params.repetition_penalty, kRepetitionPenaltyRange);
+  WEFT_RETURN_IF_ERROR(fields.status());
+  if (const auto sample = config.find("do_sample"); sample != config.end() && !sample->is_null()) {
+    if (!sample->is_boolean()) {
+      return invalid_argument(fmt::format("{}: do_sample: expected true or false, found {}", name, json_kind(*sample)));
+    }
+    if (!sample->get<bool>()) params.temperature = 0;
+  }
   if (const Status valid = validate(params); !valid.ok())
     return invalid_argument(fmt::format("{}: {}", name, valid.message()));
   return {};
@@ -55,20 +53,23 @@ Result<SamplingParams> SamplingArgs::params(const std::string& model_dir) const 
 }
 
 void add_sampling_options(CLI::App& app, SamplingArgs& args) {
-  // Ranges are checked by validate(), which the server uses, too.
   const char* group = "Sampling (defaults: generation_config.json)";
-  app.add_option("--temperature", args.temperature, "0: the most probable token")->group(group);
-  app.add_option("--top-p", args.top_p, "keep the fewest tokens with this much probability together")->group(group);
-  app.add_option("--top-k", args.top_k, "keep this many tokens; 0: all")->group(group);
-  app.add_option("--min-p", args.min_p, "keep tokens with this share of the best one's probability")->group(group);
-  app.add_option("--repetition-penalty", args.repetition_penalty, "divides logits of tokens that occurred; 1: off")
+  const auto number = [&](const char* name, std::optional<double>& value, const NumberRange& range, const char* what) {
+    app.add_option(name, value, what)->check(number_in(range))->group(group);
+  };
+  number("--temperature", args.temperature, kTemperatureRange, "0: the most probable token");
+  number("--top-p", args.top_p, kTopPRange, "keep the fewest tokens with this much probability together");
+  app.add_option("--top-k", args.top_k, "keep this many tokens; 0: all")
+      ->check(whole_number(0, static_cast<uint64_t>(kMaxTopK)))
       ->group(group);
-  app.add_option("--presence-penalty", args.presence_penalty, "subtracted from logits of tokens in the answer")
-      ->group(group);
-  app.add_option("--frequency-penalty", args.frequency_penalty, "the same, times how often they occurred")
-      ->group(group);
+  number("--min-p", args.min_p, kMinPRange, "keep tokens with this share of the best one's probability");
+  number("--repetition-penalty", args.repetition_penalty, kRepetitionPenaltyRange,
+         "divides logits of tokens that occurred; 1: off");
+  number("--presence-penalty", args.presence_penalty, kAdditivePenaltyRange,
+         "subtracted from logits of tokens in the answer");
+  number("--frequency-penalty", args.frequency_penalty, kAdditivePenaltyRange, "the same, times how often they occurred");
   app.add_option("--seed", args.seed, "the same seed gives the same text")
-      ->check(at_least(0))
+      ->check(whole_number(0, kMaxSeed))
       ->capture_default_str()
       ->group(group);
 }

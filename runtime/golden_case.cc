@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "base/numeric.h"
@@ -33,15 +34,24 @@ Result<std::vector<std::vector<int32_t>>> token_lists(const Json& json, std::str
   return lists;
 }
 
+// The first key that nobody asked for is an error: a tolerance with a typing error must not go unnoticed.
+Status closed(JsonFields& fields) {
+  std::vector<std::string> unknown;
+  WEFT_RETURN_IF_ERROR(fields.finish(UnknownKeys::kWarn, &unknown));
+  return unknown.empty() ? Status() : invalid_argument(unknown.front());
+}
+
 Result<Case> read_case(const std::filesystem::path& path) {
   WEFT_ASSIGN_OR_RETURN(const Json json, read_json_file(path));
   const std::string where = path.string();
-  if (!json.is_object()) return invalid_argument(fmt::format("{}: expected an object", where));
+  JsonFields fields(json, where);
   Case c;
-  c.description = json.value("description", "");
-  const std::string dtype = json.contains("dtype") && json["dtype"].is_string() ? json["dtype"].get<std::string>() : "";
-  if (dtype != "f32" && dtype != "bf16") return invalid_argument(fmt::format("{}: dtype '{}', expected f32 or bf16", where, dtype));
-  c.dtype = dtype == "f32" ? DType::kF32 : DType::kBF16;
+  if (fields.has("description")) c.description = fields.string("description");
+  c.dtype = fields.one_of("dtype", {"f32", "bf16"}) == "f32" ? DType::kF32 : DType::kBF16;
+  fields.informational({"description", "covers", "oracle", "max_new_tokens", "min_top1_gap", "notes"});
+  fields.informational({"prompts", "greedy"});  // read below
+  const Json* tolerance = fields.object("tolerance");
+  WEFT_RETURN_IF_ERROR(closed(fields));
   WEFT_ASSIGN_OR_RETURN(c.prompts, token_lists(json, "prompts", where));
   WEFT_ASSIGN_OR_RETURN(c.greedy, token_lists(json, "greedy", where));
   if (c.prompts.empty() || c.prompts.size() != c.greedy.size()) {
@@ -50,15 +60,13 @@ Result<Case> read_case(const std::filesystem::path& path) {
   for (const auto& prompt : c.prompts) {
     if (prompt.empty()) return invalid_argument(fmt::format("{}: an empty prompt", where));
   }
-  const auto tolerance = json.find("tolerance");
-  if (tolerance == json.end() || !tolerance->is_object()) return invalid_argument(fmt::format("{}: 'tolerance' is missing", where));
-  for (const auto& [key, value] : tolerance->items()) {
-    if (!value.is_number()) return invalid_argument(fmt::format("{}: tolerance.{} is not a number", where, key));
-    c.tolerance[key] = value.get<double>();
+  JsonFields limits(*tolerance, where, "tolerance.");
+  constexpr double kHuge = std::numeric_limits<double>::max();
+  c.tolerance["logits_max_abs"] = limits.number("logits_max_abs", 0, kHuge);
+  for (const char* key : {"hidden_max_rel", "logits_row_mean_abs", "argmax_agree"}) {
+    if (limits.has(key)) c.tolerance[key] = limits.number(key, 0, kHuge);
   }
-  if (!c.tolerance.contains("logits_max_abs")) {
-    return invalid_argument(fmt::format("{}: tolerance.logits_max_abs is missing", where));
-  }
+  WEFT_RETURN_IF_ERROR(closed(limits));
   return c;
 }
 
@@ -266,7 +274,7 @@ Result<GoldenReport> check_golden_case(const std::filesystem::path& dir, const G
       WEFT_RETURN_IF_ERROR(comparison.selection(fmt::format("topk.{}.{}", i, layer), rows, pick_width[layer], *expected));
     }
   }
-  GoldenReport report{dir.filename().string(), c.description, std::string(model->family()),
+  GoldenReport report{(dir / "").parent_path().filename().string(), c.description, std::string(model->family()),
                       c.dtype == DType::kF32 ? "f32" : "bf16", comparison.quantities()};
   return report;
 }

@@ -1,7 +1,8 @@
 // Golden cases: a small checkpoint with the outputs that an independent oracle gives for it.
 //
 // A folder holds config.json, the tensors, case.json (prompts, greedy tokens, tolerances) and expected.safetensors
-// (logits.<i>, hidden.<i>.<layer>, topk.<i>.<layer>, mtp.<i> for prompt i; docs/golden_cases.md).
+// (logits.<i>, hidden.<i>.<layer>, topk.<i>.<layer>, mtp.<i> for prompt i; docs/golden_cases.md). case.json is a closed
+// schema: a key that is not known is an error.
 #pragma once
 
 #include <filesystem>

@@ -1,0 +1,80 @@
+#include "cli/number_options.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace weft {
+namespace {
+
+// The whole text as a decimal number; false for anything else, also for numbers that T cannot hold.
+template <class T>
+bool parse_number(std::string_view text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// The error, or empty.
+std::string check_whole(std::string& text, uint64_t min, uint64_t max) {
+  uint64_t value = 0;
+  if (!parse_number(text, value) || value < min || value > max) {
+    return fmt::format("expected a whole number from {} to {}, found '{}'", min, max, text);
+  }
+  text = fmt::format("{}", value);
+  return {};
+}
+
+}  // namespace
+
+CLI::Validator whole_number(uint64_t min, uint64_t max) {
+  return CLI::Validator([min, max](std::string& text) { return check_whole(text, min, max); },
+                        max >= kMaxCount ? fmt::format(">= {}", min) : fmt::format("{} .. {}", min, max));
+}
+
+CLI::Validator number_in(const NumberRange& range) {
+  return CLI::Validator(
+      [range](std::string& text) {
+        double value = 0;
+        if (!parse_number(text, value) || !range.contains(value)) {
+          return fmt::format("expected a number {}, found '{}'", range.to_text(), text);
+        }
+        text = fmt::format("{}", value);  // as many digits as give the same double again
+        return std::string();
+      },
+      range.to_text());
+}
+
+CLI::Option* add_number_list(CLI::App& app, const std::string& name, std::vector<int64_t>& values, uint64_t min,
+                             const std::string& what, uint64_t max) {
+  const auto take = [&values, name, min, max](const std::string& text) {
+    std::vector<int64_t> found;
+    size_t begin = 0, end = 0;
+    do {
+      end = std::min(text.find(',', begin), text.size());
+      std::string item = text.substr(begin, end - begin);
+      if (const std::string error = check_whole(item, min, max); !error.empty()) {
+        throw CLI::ValidationError(name, text == item ? error : fmt::format("{} in '{}'", error, text));
+      }
+      found.push_back(std::stoll(item));
+      begin = end + 1;
+    } while (end != text.size());
+    values = std::move(found);
+  };
+  CLI::Option* option = app.add_option_function<std::string>(name, take, what)->type_name("N,N,...");
+  if (!values.empty()) option->default_str(fmt::format("{}", fmt::join(values, ",")));
+  return option;
+}
+
+CLI::Validator one_of(std::vector<std::string> words) {
+  const std::string list = fmt::format("{}", fmt::join(words, ", "));
+  return CLI::Validator(
+      [words = std::move(words), list](std::string& text) {
+        if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
+        return fmt::format("expected one of {}; found '{}'", list, text);
+      },
+      list);
+}
+
+}  // namespace weft
