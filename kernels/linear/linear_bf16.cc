@@ -178,6 +178,21 @@ struct DotBlock {
     for (int m = 0; m < kCols; ++m) acc[r * kCols + m] = multiply_add(f_load(x[m] + k / 2), pairs, acc[r * kCols + m]);
   }
 
+  // The scale group that the next element belongs to.
+  struct Position {
+    int64_t group, end;
+    void step(int64_t columns) {
+      ++group;
+      end += columns;
+    }
+    // After steps over all groups that a block of K touches, which ends at k: back if that is inside of the last one.
+    void stop(int64_t k, int64_t columns) {
+      if (end - columns == k) return;
+      --group;
+      end -= columns;
+    }
+  };
+
   void add_bf16(int64_t begin, int64_t end, Ahead& next, F16 (&acc)[kSums]) const {
     for (int64_t k = begin; k < end; k += 32) {
       next.lines<kDotRows>();
@@ -186,18 +201,18 @@ struct DotBlock {
     }
   }
 
-  void add_fp4(int64_t begin, int64_t end, Ahead& next, F16 (&acc)[kSums]) const {
+  void add_fp4(int64_t begin, int64_t end, Position& at, Ahead& next, F16 (&acc)[kSums]) const {
     // Words 2i and 2i + 1 of a vector get the low and the high four bits of byte i of 16.
     const I16 spread =
         _mm512_setr_epi64(0x0001000100000000, 0x0003000300020002, 0x0005000500040004, 0x0007000700060006,
                           0x0009000900080008, 0x000b000b000a000a, 0x000d000d000c000c, 0x000f000f000e000e);
     const I16 shift = _mm512_set1_epi32(0x00040000);
-    int64_t g = groups.of(begin), stop = begin;
-    for (int64_t k = begin; k < end; ++g) {
+    Position here = at;
+    for (int64_t k = begin; k < end; here.step(groups.columns)) {
       I16 table[kDotRows];
 #pragma GCC unroll 4
-      for (int r = 0; r < kDotRows; ++r) table[r] = _mm512_load_si512(kE2m1.of[scales[r].at(g)].value);
-      stop = at_most(end, groups.end(g));
+      for (int r = 0; r < kDotRows; ++r) table[r] = _mm512_load_si512(kE2m1.of[scales[r].at(here.group)].value);
+      const int64_t stop = at_most(end, here.end);
       for (; k < stop; k += 32) {
         if (k % 128 == 0) next.lines<kDotRows>();
 #pragma GCC unroll 4
@@ -208,14 +223,17 @@ struct DotBlock {
         }
       }
     }
+    here.stop(end, groups.columns);
+    at = here;
   }
 
   template <bool kOneScale>
-  void add_fp8(int64_t begin, int64_t end, Ahead& next, F16 (&acc)[kSums]) const {
+  void add_fp8(int64_t begin, int64_t end, Position& at, Ahead& next, F16 (&acc)[kSums]) const {
     const I16 order = _mm512_load_si512(kConsecutive.index);
-    for (int64_t k = begin, g = groups.of(begin); k < end; ++g) {
-      const int64_t stop = at_most(end, groups.end(g));
-      const E4m3Registers shared(scales[0].at(g));
+    Position here = at;
+    for (int64_t k = begin; k < end; here.step(groups.columns)) {
+      const int64_t stop = at_most(end, here.end);
+      const E4m3Registers shared(scales[0].at(here.group));
       for (; k < stop; k += 64) {
         next.lines<kDotRows>();
 #pragma GCC unroll 4
@@ -225,19 +243,22 @@ struct DotBlock {
           if constexpr (kOneScale) {
             shared.decode(codes, pairs);
           } else {
-            E4m3Registers(scales[r].at(g)).decode(codes, pairs);
+            E4m3Registers(scales[r].at(here.group)).decode(codes, pairs);
           }
           add(r, pairs[0], k, acc);
           add(r, pairs[1], k + 32, acc);
         }
       }
     }
+    here.stop(end, groups.columns);
+    at = here;
   }
 
   // out[r * kCols + m]
   void run(int64_t k, int64_t k_blocks, float* out) const {
     const int64_t block = k / k_blocks;
     float stack[4][kSums];
+    Position at{0, groups.end(0)};
     Ahead next(row[0], row_bytes, contiguous, kDotRows);
     for (int64_t b = 0; b < k_blocks; ++b) {
       F16 acc[kSums];
@@ -245,9 +266,9 @@ struct DotBlock {
       for (int i = 0; i < kSums; ++i) acc[i] = f_zero();
       const int64_t begin = b * block, end = begin + block;
       if (dtype == DType::kBF16) add_bf16(begin, end, next, acc);
-      if (dtype == DType::kF4E2M1) add_fp4(begin, end, next, acc);
-      if (dtype == DType::kF8E4M3 && one_scale) add_fp8<true>(begin, end, next, acc);
-      if (dtype == DType::kF8E4M3 && !one_scale) add_fp8<false>(begin, end, next, acc);
+      if (dtype == DType::kF4E2M1) add_fp4(begin, end, at, next, acc);
+      if (dtype == DType::kF8E4M3 && one_scale) add_fp8<true>(begin, end, at, next, acc);
+      if (dtype == DType::kF8E4M3 && !one_scale) add_fp8<false>(begin, end, at, next, acc);
 #pragma GCC unroll 4
       for (int i = 0; i < kSums; i += 4) {
         _mm_storeu_ps(out + i, fold_eight(fold_halves(acc[i]), fold_halves(acc[i + 1]), fold_halves(acc[i + 2]),

@@ -205,6 +205,24 @@ inline void prefetch_next(const Source& s, int64_t offset, int64_t step_bytes) {
   }
 }
 
+// Whole steps of [k, stop), which share `scale`; returns where they end. Not inlined for codes of a byte: beside the walk over
+// blocks and groups there are not enough registers for them.
+template <class Format>
+__attribute__((always_inline)) inline int64_t pack_steps(const Source& s, const Panel& p, int64_t begin, int64_t k,
+                                                         int64_t stop, F16 scale) {
+  for (; k + kStep<Format> <= stop; k += kStep<Format>) {
+    const int64_t offset = Format::kBits < 8 ? k >> 1 : k * (Format::kBits / 8);
+    prefetch_next(s, offset, kStep<Format> * Format::kBits / 8);
+    pack_step(Format{}, s, offset, scale, p, (k - begin) / kLanes * p.width);
+  }
+  return k;
+}
+template <class Format>
+__attribute__((noinline)) int64_t pack_steps_apart(const Source& s, const Panel& p, int64_t begin, int64_t k, int64_t stop,
+                                                   const F16& scale) {
+  return pack_steps<Format>(s, p, begin, k, stop, scale);
+}
+
 template <class Format, class Scales>
 void pack_columns(const Source& s, const PackLayout& layout, int64_t width, float* panel) {
   const ScaleGroups groups = scale_groups(*s.w);
@@ -222,13 +240,10 @@ void pack_columns(const Source& s, const PackLayout& layout, int64_t width, floa
       if (to_lane0 > 0) pack_plain(s, p, begin, k, to_lane0);
       k += to_lane0;
       if (!scales.hard && !hard_codes) {
-        for (; k + kStep<Format> <= stop; k += kStep<Format>) {
-          prefetch_next(s, Format::kBits < 8 ? k >> 1 : k * (Format::kBits / 8), kStep<Format> * Format::kBits / 8);
-          pack_step(Format{}, s, Format::kBits < 8 ? k >> 1 : k * (Format::kBits / 8), scale, p,
-                    (k - begin) / kLanes * width);
-        }
+        k = Format::kBits == 8 ? pack_steps_apart<Format>(s, p, begin, k, stop, scale)
+                               : pack_steps<Format>(s, p, begin, k, stop, scale);
       }
-      pack_plain(s, p, begin, k, stop - k);
+      if (k < stop) pack_plain(s, p, begin, k, stop - k);
       k = stop;
       ++g;
       group_end += groups.columns;
