@@ -34,7 +34,14 @@ Result<ValueTypes> infer_outputs(const Op& op, TypeSpan in) {
   return std::visit(
       [&](const auto& o) -> Result<ValueTypes> {
         WEFT_ASSIGN_OR_RETURN(ValueTypes types, o.infer(in));
-        WEFT_ASSIGN_OR_RETURN(const auto placements, apply_shard_rule(o.shard_rule(in), in));
+        const auto place = [&]() -> Result<std::vector<Placements>> {
+          if constexpr (requires { o.placements(in); }) {
+            return o.placements(in);
+          } else {
+            return apply_shard_rule(o.shard_rule(in), in);
+          }
+        };
+        WEFT_ASSIGN_OR_RETURN(const auto placements, place());
         WEFT_CHECK(placements.size() == types.size(), "{}: shard_rule has {} outputs, infer {}", o.kName,
                    placements.size(), types.size());
         for (size_t i = 0; i < types.size(); ++i) types[i].placement = placements[i];

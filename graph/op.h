@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "graph/ops/attention.h"
+#include "graph/ops/collective.h"
 #include "graph/ops/elementwise.h"
 #include "graph/ops/embedding.h"
 #include "graph/ops/hyper_connection_op.h"
@@ -16,7 +17,8 @@
 namespace weft {
 
 using Op = std::variant<Embedding, RmsNorm, Linear, RopeTable, Rope, Quantise, HcPre, HcPost, HcHead, Swiglu, Add, AddStreams,
-                        AddPositionBias, GatherRows, MoeRoute, Experts, RingWrite, Compressor, IndexTopK, SparseAttention>;
+                        AddPositionBias, GatherRows, MoeRoute, Experts, ExpertSlots, RingWrite, Compressor, IndexTopK, SparseAttention, AllReduce,
+                        ReduceScatter, AllGather, SliceRows, HeadsToRows, SharedQuantise, ExpertDispatch, ExpertCombine>;
 
 template <class>
 inline constexpr bool each_satisfies_op_spec = false;

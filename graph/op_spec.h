@@ -6,6 +6,7 @@
 //                            graph from shard_rule
 //   work(inputs, outputs, env)   flops, traffic, scratch
 //   shard_rule()             dimensions that may be split over ranks
+//   placements(inputs)       only ops that move values between ranks: the placements of the outputs instead of a shard_rule
 //   visit_fields(self, f)    f(name, field) for every attribute: text form and parser
 //   run(ctx)                 computes; inputs were checked by infer
 // State inputs (caches) that run() changes are listed by mutates(): indices of inputs.

@@ -6,6 +6,8 @@
 
 #include "base/cpu.h"
 #include "base/thread_pool.h"
+#include "graph/rank_context.h"
+#include "graph/row_sets.h"
 #include "graph/step_batch.h"
 #include "tensor/tensor.h"
 
@@ -18,6 +20,19 @@ struct RunContext {
   const StepBatch& batch;
   ThreadPool& pool;
   Isa isa;
+  // Where rows are split over ranks, and for ops that reach other ranks.
+  const RankContext* ranks = nullptr;
+  const RowSets* row_sets = nullptr;
+  Rows rows = Rows::kTokens;          // of input 0
+  RowSet row_set = RowSet::kAll;      // of input 0
+  RowSet out_row_set = RowSet::kAll;  // of output 0
+  std::string_view name = {};         // of output 0: what errors of collectives call the value
+  int64_t* received_rows = nullptr;   // set by expert_dispatch: rows of kReceived values from now on
+
+  // Row of the batch that row t of input 0 is.
+  int64_t batch_row(int64_t t) const {
+    return row_set == RowSet::kAll ? t : row_sets->of(Rows::kTokens, row_set).rows[static_cast<size_t>(t)];
+  }
 };
 
 }  // namespace weft

@@ -291,6 +291,7 @@ Result<ValueType> read_type(LineReader& line) {
   WEFT_RETURN_IF_ERROR(line.expect('['));
   if (line.accept_word("tokens")) type.rows = Rows::kTokens;
   if (line.accept_word("logits")) type.rows = Rows::kLogits;
+  if (line.accept_word("received")) type.rows = Rows::kReceived;
   std::vector<int64_t> dims;
   // Bits of the tensor fit in int64, so that nothing that multiplies dimensions can overflow.
   int64_t bits = dtype_bits(type.dtype());

@@ -12,8 +12,9 @@
 namespace weft {
 
 // The first dimension of kTokens values has room for the step shape's token capacity, of which batch.num_tokens() rows are
-// valid in a step; likewise kLogits with the rows whose logits are wanted. kStatic: all of it is valid.
-enum class Rows { kStatic, kTokens, kLogits };
+// valid in a step (those of its row set, row_sets.h, where they are split over ranks); likewise kLogits with the rows whose
+// logits are wanted. kReceived: the rows that the last expert_dispatch brought. kStatic: all of it is valid.
+enum class Rows { kStatic, kTokens, kLogits, kReceived };
 
 struct ValueType {
   TensorType tensor;

@@ -11,6 +11,8 @@
 #include "graph/graph.h"
 #include "io/checkpoint.h"
 #include "models/model_summary.h"
+#include "models/weight_split.h"
+#include "sharding/layout.h"
 
 namespace weft {
 
@@ -66,6 +68,11 @@ class Model {
   virtual Result<Graph> build_draft(const GraphOptions& options) const = 0;
   // Value of the draft graph that takes the place of kHiddenInput when the next token is drafted.
   virtual std::string draft_hidden_value() const = 0;
+
+  // Of a weight value; a scale is whole unless it is stacked with its experts.
+  virtual WeightSplit weight_split(std::string_view value_name) const = 0;
+  // The family's contract: which layouts it can be run in, and why not others. Checked before any weight is read.
+  virtual Status check_layout(const Layout& layout) const = 0;
 
   // For `weft inspect`; needs no weight files.
   virtual ModelSummary summary() const = 0;

@@ -1,186 +1,276 @@
 #include "runtime/engine.h"
 
-#include <algorithm>
-#include <bit>
+#include "comm/thread_comm.h"
+
 #include <cstring>
 
 namespace weft {
 namespace {
 
-constexpr int64_t kDefaultContext = 8192;
-constexpr int64_t kGiB = int64_t{1} << 30;
+enum class CommandKind : int32_t { kQuit, kOpen, kClose, kTruncate, kRestore, kStep, kDraft };
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// A command as bytes; both sides are of one build.
+class Writer {
+ public:
+  explicit Writer(CommandKind kind) { put(kind); }
+  template <class T>
+  Writer& put(const T& value) {
+    return put_all(std::span<const T>(&value, 1));
+  }
+  template <class T>
+  Writer& put_all(std::span<const T> values) {
+    const size_t end = bytes_.size();
+    bytes_.resize(end + values.size_bytes());
+    if (!values.empty()) std::memcpy(bytes_.data() + end, values.data(), values.size_bytes());
+    return *this;
+  }
+  template <class T>
+  Writer& put_list(std::span<const T> values) {
+    return put(static_cast<int64_t>(values.size())).put_all(values);
+  }
+  std::span<const std::byte> bytes() const { return bytes_; }
 
-// Graphs are built for powers of two rows: at most one size for each, and at most twice the memory that the rows need.
-int64_t bucket(int64_t rows, int64_t largest) {
-  return std::min(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(rows, 1)))), largest);
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  template <class T>
+  T get() {
+    T value;
+    WEFT_CHECK(bytes_.size() >= sizeof(T), "a command of {} bytes too few", sizeof(T) - bytes_.size());
+    std::memcpy(&value, bytes_.data(), sizeof(T));
+    bytes_ = bytes_.subspan(sizeof(T));
+    return value;
+  }
+  template <class T>
+  std::vector<T> get_list() {
+    std::vector<T> values(static_cast<size_t>(get<int64_t>()));
+    for (T& value : values) value = get<T>();
+    return values;
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+constexpr const char* kCommandName = "command of rank 0";
+
+Status send_command(Communicator& world, std::span<const std::byte> command) {
+  int64_t size = static_cast<int64_t>(command.size());
+  WEFT_RETURN_IF_ERROR(world.broadcast(kCommandName, &size, sizeof(size), 0));
+  return world.broadcast(kCommandName, const_cast<std::byte*>(command.data()), size, 0);
+}
+
+Result<std::vector<std::byte>> receive_command(Communicator& world) {
+  int64_t size = 0;
+  WEFT_RETURN_IF_ERROR(world.broadcast(kCommandName, &size, sizeof(size), 0));
+  std::vector<std::byte> command(static_cast<size_t>(size));
+  WEFT_RETURN_IF_ERROR(world.broadcast(kCommandName, command.data(), size, 0));
+  return command;
+}
+
+Writer step_command(std::span<const StepRequest> requests) {
+  Writer writer(CommandKind::kStep);
+  writer.put(static_cast<int64_t>(requests.size()));
+  for (const StepRequest& r : requests) writer.put(r.slot).put(r.logits).put_list(r.tokens);
+  return writer;
+}
+
+Writer draft_command(std::span<const DraftRequest> requests, DraftFrom from) {
+  Writer writer(CommandKind::kDraft);
+  writer.put(from).put(static_cast<int64_t>(requests.size()));
+  for (const DraftRequest& r : requests) {
+    writer.put(r.slot).put(r.first_row).put(r.first_position).put(r.logits).put_list(r.next_tokens);
+  }
+  return writer;
+}
+
+Writer restore_command(int32_t slot, const SavedSequence& saved) {
+  Writer writer(CommandKind::kRestore);
+  writer.put(slot).put(saved.length).put(static_cast<int64_t>(saved.rows.size()));
+  for (const auto& rows : saved.rows) writer.put_list(std::span<const std::byte>(rows));
+  return writer;
+}
+
+// One command on a follower. False: it was the last one.
+Result<bool> obey(RankEngine& rank, std::span<const std::byte> command) {
+  Reader reader(command);
+  switch (reader.get<CommandKind>()) {
+    case CommandKind::kQuit: return false;
+    case CommandKind::kOpen: {
+      const auto expected = reader.get<int32_t>();
+      WEFT_ASSIGN_OR_RETURN(const int32_t slot, rank.open_sequence());
+      WEFT_CHECK(slot == expected, "slot {} here, {} on rank 0", slot, expected);
+      return true;
+    }
+    case CommandKind::kClose: rank.close_sequence(reader.get<int32_t>()); return true;
+    case CommandKind::kTruncate: {
+      const auto slot = reader.get<int32_t>();
+      WEFT_RETURN_IF_ERROR(rank.truncate(slot, reader.get<int64_t>()));
+      return true;
+    }
+    case CommandKind::kRestore: {
+      const auto slot = reader.get<int32_t>();
+      SavedSequence saved;
+      saved.length = reader.get<int64_t>();
+      saved.rows.resize(static_cast<size_t>(reader.get<int64_t>()));
+      for (auto& rows : saved.rows) rows = reader.get_list<std::byte>();
+      WEFT_RETURN_IF_ERROR(rank.restore(slot, saved));
+      return true;
+    }
+    case CommandKind::kStep: {
+      std::vector<StepRequest> requests(static_cast<size_t>(reader.get<int64_t>()));
+      std::vector<std::vector<int32_t>> tokens(requests.size());
+      for (size_t i = 0; i < requests.size(); ++i) {
+        requests[i].slot = reader.get<int32_t>();
+        requests[i].logits = reader.get<Logits>();
+        tokens[i] = reader.get_list<int32_t>();
+        requests[i].tokens = tokens[i];
+      }
+      WEFT_RETURN_IF_ERROR(rank.step(requests, nullptr));
+      return true;
+    }
+    case CommandKind::kDraft: {
+      const auto from = reader.get<DraftFrom>();
+      std::vector<DraftRequest> requests(static_cast<size_t>(reader.get<int64_t>()));
+      std::vector<std::vector<int32_t>> tokens(requests.size());
+      for (size_t i = 0; i < requests.size(); ++i) {
+        requests[i].slot = reader.get<int32_t>();
+        requests[i].first_row = reader.get<int64_t>();
+        requests[i].first_position = reader.get<int64_t>();
+        requests[i].logits = reader.get<Logits>();
+        tokens[i] = reader.get_list<int32_t>();
+        requests[i].next_tokens = tokens[i];
+      }
+      WEFT_RETURN_IF_ERROR(rank.draft(requests, from, nullptr));
+      return true;
+    }
+  }
+  WEFT_CHECK(false, "an unknown command");
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Model> model, const EngineOptions& options) {
-  std::unique_ptr<Engine> engine(new Engine);
-  engine->model_ = std::move(model);
-  EngineOptions& o = engine->options_ = options;
-  const int64_t limit = engine->model_->max_position_embeddings();
-  if (o.max_context == 0) o.max_context = std::min(limit, kDefaultContext);
-  if (o.max_context < 1 || o.max_context > limit) {
-    return invalid_argument(fmt::format("a context of {} tokens; this model takes 1 to {}", o.max_context, limit));
+Status follow(std::shared_ptr<const Model> model, const EngineOptions& options, Communicator& world) {
+  auto rank = RankEngine::create(std::move(model), options, &world);
+  if (!rank.ok()) return world.abort(rank.status());
+  while (true) {
+    auto command = receive_command(world);
+    if (!command.ok()) return command.status();
+    const Result<bool> go_on = obey(**rank, *command);
+    if (!go_on.ok()) return world.abort(go_on.status());
+    if (!*go_on) return {};
   }
-  if (o.max_sequences < 1) return invalid_argument(fmt::format("{} sequences; at least 1 is needed", o.max_sequences));
-  if (o.max_step_tokens < 1) return invalid_argument(fmt::format("{} tokens per step; at least 1 is needed", o.max_step_tokens));
-  if (o.max_drafts < 0) return invalid_argument(fmt::format("{} draft tokens", o.max_drafts));
-  if (o.max_drafts > 0 && engine->model_->num_draft_layers() == 0) {
-    return invalid_argument("this checkpoint has no draft (MTP) layer: run without --mtp");
-  }
-  if (o.isa > max_isa()) {
-    return invalid_argument(fmt::format("--isa {}: this CPU reaches {}", isa_name(o.isa), isa_name(max_isa())));
-  }
-  if (o.total_context == 0) o.total_context = o.max_sequences * o.max_context;
-  const std::vector<int> cores = usable_cores();
-  if (o.num_threads == 0) o.num_threads = static_cast<int>(cores.size());
-  if (o.num_threads < 1) return invalid_argument(fmt::format("{} threads; at least 1 is needed", o.num_threads));
-  engine->pool_ = std::make_unique<ThreadPool>(o.num_threads, o.num_threads <= static_cast<int>(cores.size()) ? cores : std::vector<int>{});
+}
 
-  CacheCapacity capacity;
-  capacity.num_slots = o.max_sequences;
-  capacity.max_context = o.max_context;
-  capacity.draft_rows = o.max_drafts;
-  // Every sequence may leave its last page unfilled.
-  capacity.num_pages = ceil_div(o.total_context, capacity.page_tokens) + (o.max_sequences - 1);
-  auto specs = engine->model_->caches(o.mode, capacity);
-  WEFT_ASSIGN_OR_RETURN(engine->caches_, CacheStore::create(std::move(specs), capacity));
-  WEFT_RETURN_IF_ERROR(engine->check_memory());
+Status Engine::start_threads(const std::shared_ptr<const Model>& model, const EngineOptions& options) {
+  const auto ranks = static_cast<int>(options.layout.mesh.world());
+  auto endpoints = make_thread_world(ranks);
+  for (int r = 1; r < ranks; ++r) {
+    EngineOptions own = options;
+    own.local_rank = r;
+    threads_.emplace_back([model, own, endpoint = std::move(endpoints[static_cast<size_t>(r)])]() mutable {
+      // The failure reaches rank 0 through its own next call.
+      (void)follow(std::move(model), own, *endpoint);
+    });
+  }
+  endpoints.resize(1);
+  thread_world_ = std::move(endpoints);
+  world_ = thread_world_[0].get();
+  return {};
+}
+
+Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Model> model, const EngineOptions& options,
+                                               Communicator* world) {
+  WEFT_RETURN_IF_ERROR(model->check_layout(options.layout));
+  std::unique_ptr<Engine> engine(new Engine);
+  EngineOptions own = options;
+  engine->world_ = world;
+  if (world == nullptr && options.layout.mesh.world() > 1) {
+    own.local_ranks = static_cast<int>(options.layout.mesh.world());
+    own.local_rank = 0;
+    WEFT_RETURN_IF_ERROR(engine->start_threads(model, own));
+  }
+  auto rank = RankEngine::create(std::move(model), own, engine->world_);
+  if (!rank.ok()) return engine->world_ == nullptr ? rank.status() : engine->world_->abort(rank.status());
+  engine->rank_ = std::move(*rank);
+  if (engine->world_ != nullptr) engine->world_->begin_idle();
   return engine;
 }
 
-GraphOptions Engine::graph_options(int64_t tokens, int64_t logits) const {
-  return {options_.mode, {tokens, logits}, caches_.capacity()};
+Engine::~Engine() {
+  if (world_ != nullptr && rank_ != nullptr && world_->failure().ok()) (void)announce(Writer(CommandKind::kQuit).bytes());
+  rank_.reset();
+  for (std::thread& thread : threads_) thread.join();
 }
 
-Result<Graph> Engine::build(Kind kind, int64_t tokens, int64_t logits) const {
-  const GraphOptions options = graph_options(tokens, logits);
-  return kind == Kind::kTrunk ? model_->build(options) : model_->build_draft(options);
-}
-
-// Nothing is touched yet: the caches are only reserved.
-Status Engine::check_memory() const {
-  WEFT_ASSIGN_OR_RETURN(const Graph graph, build(Kind::kTrunk, options_.max_step_tokens, options_.max_sequences));
-  const int64_t arena = plan_memory(graph, {pool_->size()}).arena_bytes, caches = caches_.reserved_bytes();
-  const int64_t available = available_memory_bytes();
-  if (arena + caches <= available) return {};
-  return check_failed(fmt::format(
-      "out of memory: caches {:.2f} GiB (context {}, {} sequences) + step memory {:.2f} GiB (steps of {} tokens) = {:.2f} GiB, "
-      "but {:.2f} GiB are free; lower --ctx, the number of sequences or the step size",
-      static_cast<double>(caches) / kGiB, options_.max_context, options_.max_sequences, static_cast<double>(arena) / kGiB,
-      options_.max_step_tokens, static_cast<double>(arena + caches) / kGiB, static_cast<double>(available) / kGiB));
-}
-
-MemoryUse Engine::memory() const {
-  MemoryUse use;
-  use.cache_bytes = caches_.reserved_bytes();
-  for (const Buffer& arena : arena_) use.arena_bytes += arena.size();
-  for (const auto& [key, executor] : executors_) {
-    use.weight_file_bytes = std::max(use.weight_file_bytes, executor.memory_plan().weight_bytes);
-  }
-  return use;
-}
-
-Result<Executor*> Engine::executor(Kind kind, int64_t tokens, int64_t logits) {
-  const ShapeKey key{kind, bucket(tokens, options_.max_step_tokens), bucket(logits, options_.max_step_tokens)};
-  auto at = executors_.find(key);
-  if (at == executors_.end()) {
-    WEFT_ASSIGN_OR_RETURN(Graph graph, build(kind, key.tokens, key.logits));
-    WEFT_ASSIGN_OR_RETURN(Executor made, Executor::create(std::move(graph), *model_, caches_, *pool_, options_.isa));
-    Buffer& arena = arena_[static_cast<int>(kind)];
-    if (made.memory_plan().arena_bytes > arena.size()) {
-      WEFT_ASSIGN_OR_RETURN(arena, Buffer::allocate(made.memory_plan().arena_bytes));
-    }
-    at = executors_.emplace(key, std::move(made)).first;
-  }
-  return &at->second;
-}
-
-void Engine::append(StepBatch& batch, int32_t slot, int64_t first_position, std::span<const int32_t> tokens, Logits logits) const {
-  const auto n = static_cast<int64_t>(tokens.size());
-  const int64_t row0 = batch.num_tokens();
-  batch.segments.push_back({slot, row0, n, first_position + n});
-  for (int64_t i = 0; i < n; ++i) {
-    batch.tokens.push_back(tokens[i]);
-    batch.positions.push_back(static_cast<int32_t>(first_position + i));
-    if (logits == Logits::kAll || (logits == Logits::kLast && i == n - 1)) {
-      batch.logit_rows.push_back(static_cast<int32_t>(row0 + i));
-    }
-  }
-}
-
-Status Engine::step(std::span<const Request> requests, const ValueObserver* observer) {
-  StepBatch batch;
-  for (const Request& request : requests) {
-    if (request.tokens.empty()) return invalid_argument("a step with no tokens for a sequence");
-    append(batch, request.slot, length(request.slot), request.tokens, request.logits);
-  }
-  if (batch.num_tokens() == 0) return invalid_argument("a step without tokens");
-  if (batch.num_tokens() > options_.max_step_tokens) {
-    return invalid_argument(fmt::format("a step of {} tokens; at most {} fit", batch.num_tokens(), options_.max_step_tokens));
-  }
-  const int64_t vocab = model_->vocab_size();
-  for (size_t i = 0; i < batch.tokens.size(); ++i) {
-    if (batch.tokens[i] < 0 || batch.tokens[i] >= vocab) {
-      return invalid_argument(fmt::format("token id {} is outside the vocabulary of {}", batch.tokens[i], vocab));
-    }
-  }
-  for (const Request& request : requests) {
-    WEFT_RETURN_IF_ERROR(caches_.reserve(request.slot, static_cast<int64_t>(request.tokens.size())));
-  }
-  batch.pages = caches_.block_tables();
-  WEFT_ASSIGN_OR_RETURN(Executor * run, executor(Kind::kTrunk, batch.num_tokens(), static_cast<int64_t>(batch.logit_rows.size())));
-  batch_ = std::move(batch);
-  WEFT_RETURN_IF_ERROR(run->run(batch_, {}, arena(Kind::kTrunk), observer));
-  for (const Request& request : requests) caches_.advance(request.slot, static_cast<int64_t>(request.tokens.size()));
-  logits_ = run->value(kLogitsResult, batch_, arena(Kind::kTrunk));
-  if (options_.max_drafts > 0) hidden_ = run->value(model_->hidden_value(model_->num_layers() - 1), batch_, arena(Kind::kTrunk));
-  return {};
-}
-
-Status Engine::draft(std::span<const DraftRequest> requests, DraftFrom from, const ValueObserver* observer) {
-  WEFT_CHECK(options_.max_drafts > 0, "no draft layer was asked for");
-  const TensorView& source = from == DraftFrom::kTrunk ? hidden_ : draft_hidden_;
-  const int64_t row_bytes = TensorType{source.dtype(), {source.shape()[1], source.shape()[2]}}.bytes();
-  StepBatch batch;
-  draft_input_.clear();
-  for (const DraftRequest& request : requests) {
-    append(batch, request.slot, request.first_position, request.next_tokens, request.logits);
-    const auto* rows = source.as<std::byte>() + request.first_row * row_bytes;
-    const auto count = static_cast<int64_t>(request.next_tokens.size());
-    WEFT_CHECK(count > 0 && request.first_row + count <= source.shape()[0], "rows {} + {} of {}", request.first_row, count,
-               source.shape()[0]);
-    draft_input_.insert(draft_input_.end(), rows, rows + count * row_bytes);
-  }
-  batch.pages = caches_.block_tables();
-  WEFT_ASSIGN_OR_RETURN(Executor * run, executor(Kind::kDraft, batch.num_tokens(), static_cast<int64_t>(batch.logit_rows.size())));
-  draft_batch_ = std::move(batch);
-  TensorType type = source.type;
-  type.shape[0] = draft_batch_.num_tokens();
-  const Executor::Input input{kHiddenInput, {type, draft_input_.data(), {}}};
-  WEFT_RETURN_IF_ERROR(run->run(draft_batch_, {&input, 1}, arena(Kind::kDraft), observer));
-  draft_logits_ = run->value(kLogitsResult, draft_batch_, arena(Kind::kDraft));
-  draft_hidden_ = run->value(model_->draft_hidden_value(), draft_batch_, arena(Kind::kDraft));
-  return {};
+Status Engine::announce(std::span<const std::byte> command) {
+  if (world_ == nullptr) return {};
+  world_->end_idle();
+  return send_command(*world_, command);
 }
 
 namespace {
 
-std::span<const float> row_of(const TensorView& logits, int64_t row) {
-  WEFT_CHECK(0 <= row && row < logits.shape()[0], "logit row {} of {}", row, logits.shape()[0]);
-  const int64_t width = logits.shape()[1];
-  return {logits.as<float>() + row * width, static_cast<size_t>(width)};
-}
+// Rank 0 waits for its caller again when a call ends.
+class Idle {
+ public:
+  explicit Idle(Communicator* world) : world_(world) {}
+  ~Idle() {
+    if (world_ != nullptr) world_->begin_idle();
+  }
+  Idle(const Idle&) = delete;
+  Idle& operator=(const Idle&) = delete;
+
+ private:
+  Communicator* world_;
+};
 
 }  // namespace
 
-std::span<const float> Engine::logits(int64_t row) const { return row_of(logits_, row); }
-std::span<const float> Engine::draft_logits(int64_t row) const { return row_of(draft_logits_, row); }
+Result<int32_t> Engine::open_sequence() {
+  WEFT_ASSIGN_OR_RETURN(const int32_t slot, rank_->open_sequence());
+  const Idle idle(world_);
+  WEFT_RETURN_IF_ERROR(announce(Writer(CommandKind::kOpen).put(slot).bytes()));
+  return slot;
+}
+
+void Engine::close_sequence(int32_t slot) {
+  const Idle idle(world_);
+  (void)announce(Writer(CommandKind::kClose).put(slot).bytes());  // a failure shows in the next step
+  rank_->close_sequence(slot);
+}
+
+Status Engine::truncate(int32_t slot, int64_t length) {
+  WEFT_RETURN_IF_ERROR(rank_->truncate(slot, length));
+  const Idle idle(world_);
+  return announce(Writer(CommandKind::kTruncate).put(slot).put(length).bytes());
+}
+
+Status Engine::restore(int32_t slot, const SavedSequence& saved) {
+  WEFT_RETURN_IF_ERROR(rank_->restore(slot, saved));
+  const Idle idle(world_);
+  return world_ == nullptr ? Status() : announce(restore_command(slot, saved).bytes());
+}
+
+Status Engine::step(std::span<const Request> requests, const ValueObserver* observer) {
+  if (world_ == nullptr) return rank_->step(requests, observer);
+  WEFT_RETURN_IF_ERROR(rank_->reserve(requests));
+  const Idle idle(world_);
+  WEFT_RETURN_IF_ERROR(announce(step_command(requests).bytes()));
+  const Status status = rank_->step(requests, observer);
+  return status.ok() ? status : world_->abort(status);
+}
+
+Status Engine::draft(std::span<const DraftRequest> requests, DraftFrom from, const ValueObserver* observer) {
+  if (world_ == nullptr) return rank_->draft(requests, from, observer);
+  const Idle idle(world_);
+  WEFT_RETURN_IF_ERROR(announce(draft_command(requests, from).bytes()));
+  const Status status = rank_->draft(requests, from, observer);
+  return status.ok() ? status : world_->abort(status);
+}
 
 }  // namespace weft

@@ -4,7 +4,38 @@
 
 namespace weft {
 
-Result<Executor> Executor::create(Graph graph, const Model& model, const CacheStore& caches, ThreadPool& pool, Isa isa) {
+namespace {
+
+// The part of a weight that a rank uses: the index-th of `size` equal ones along dimension `dim`. Nothing is copied.
+TensorView slice_of(const TensorView& whole, int dim, int64_t index, int64_t size) {
+  TensorView view = whole;
+  int64_t& extent = view.type.shape[dim];
+  extent /= size;
+  const int64_t first = index * extent;
+  if (!whole.parts.empty() && dim == 0) {
+    view.parts = whole.parts.subspan(static_cast<size_t>(first), static_cast<size_t>(extent));
+    return view;
+  }
+  WEFT_CHECK(whole.parts.empty(), "a slice of every part of a stacked weight");
+  const int rank = whole.shape().rank();
+  TensorType before = whole.type;  // what lies in front of the slice's first element
+  if (dim == 0) {
+    before.shape[0] = first;
+    if (rank == 2) view.row0 += first;
+  } else {
+    WEFT_CHECK(rank == 2 && dim == 1, "dimension {} of {}", dim, to_string(whole.type));
+    before = {whole.dtype(), {first}};
+    view.col0 += first;
+    view.row_stride = whole.row_stride != 0 ? whole.row_stride : whole.shape()[1];
+  }
+  view.data = whole.as<std::byte>() + before.bytes();
+  return view;
+}
+
+}  // namespace
+
+Result<Executor> Executor::create(Graph graph, const Model& model, const CacheStore& caches, ThreadPool& pool, Isa isa,
+                                  const RankContext& ranks) {
   Executor executor;
   executor.plan_ = plan_memory(graph, {pool.size()});
   executor.bound_.resize(graph.values().size());
@@ -12,6 +43,11 @@ Result<Executor> Executor::create(Graph graph, const Model& model, const CacheSt
     const Value& value = graph.values()[id];
     if (value.role == ValueRole::kWeight) {
       WEFT_ASSIGN_OR_RETURN(executor.bound_[id], model.weight(value.name));
+      for (int axis = 0; axis < kNumMeshAxes; ++axis) {
+        const Placement& p = value.type.placement[axis];
+        if (p.kind != Placement::Kind::kSharded) continue;
+        executor.bound_[id] = slice_of(executor.bound_[id], p.dim, ranks.index[axis], ranks.size[axis]);
+      }
     } else if (value.role == ValueRole::kState) {
       executor.bound_[id] = caches.view(value.name);
     } else {
@@ -22,27 +58,41 @@ Result<Executor> Executor::create(Graph graph, const Model& model, const CacheSt
   }
   executor.graph_ = std::move(graph);
   executor.pool_ = &pool;
+  executor.ranks_ = &ranks;
   executor.isa_ = isa;
   return executor;
 }
 
-TensorView Executor::view_of(ValueId id, const StepBatch& batch, std::byte* arena) const {
+TensorView Executor::view_of(ValueId id, const StepBatch& batch, const RowSets* rows, std::byte* arena) const {
   if (plan_.value_offset[id] == MemoryPlan::kNotInArena) return bound_[id];
   TensorView view;
-  view.type = graph_.value(id).type.tensor;
+  const ValueType& type = graph_.value(id).type;
+  view.type = type.tensor;
   view.data = arena + plan_.value_offset[id];
-  if (graph_.value(id).type.rows == Rows::kTokens) view.type.shape[0] = batch.num_tokens();
-  if (graph_.value(id).type.rows == Rows::kLogits) view.type.shape[0] = static_cast<int64_t>(batch.logit_rows.size());
+  if (type.rows == Rows::kReceived) view.type.shape[0] = received_rows_;
+  if (type.rows != Rows::kTokens && type.rows != Rows::kLogits) return view;
+  const RowSet set = row_set(type.placement);
+  if (set == RowSet::kAll) {
+    view.type.shape[0] = type.rows == Rows::kTokens ? batch.num_tokens() : static_cast<int64_t>(batch.logit_rows.size());
+  } else {
+    WEFT_CHECK(rows != nullptr, "'{}' is split over ranks", graph_.value(id).name);
+    view.type.shape[0] = rows->of(type.rows, set).size();
+  }
   return view;
 }
 
 TensorView Executor::value(std::string_view name, const StepBatch& batch, std::byte* arena) const {
+  for (ValueId id : graph_.results()) {  // a result that was gathered has the name of what it was gathered from, and more
+    const std::string& found = graph_.value(id).name;
+    if (found == name || (found.starts_with(name) && found[name.size()] == '.')) return view_of(id, batch, nullptr, arena);
+  }
   const ValueId id = graph_.find(name);
   WEFT_CHECK(id >= 0, "graph {} has no value '{}'", graph_.name(), name);
-  return view_of(id, batch, arena);
+  return view_of(id, batch, nullptr, arena);
 }
 
-Status Executor::run(const StepBatch& batch, std::span<const Input> inputs, std::byte* arena, const ValueObserver* observer) {
+Status Executor::run(const StepBatch& batch, const RowSets& rows, std::span<const Input> inputs, std::byte* arena,
+                     const ValueObserver* observer) {
   const auto copy_in = [&](std::string_view name, const void* data, int64_t bytes) {
     const TensorView view = value(name, batch, arena);
     WEFT_CHECK(view.type.bytes() == bytes, "input '{}': {} bytes, expected {}", name, bytes, view.type.bytes());
@@ -57,13 +107,28 @@ Status Executor::run(const StepBatch& batch, std::span<const Input> inputs, std:
     const Node& node = graph_.nodes()[n];
     in.clear();
     out.clear();
-    for (ValueId id : node.in) in.push_back(view_of(id, batch, arena));
-    for (ValueId id : node.out) out.push_back(view_of(id, batch, arena));
+    for (ValueId id : node.in) in.push_back(view_of(id, batch, &rows, arena));
+    for (ValueId id : node.out) out.push_back(view_of(id, batch, &rows, arena));
     RunContext ctx{in, out, {arena + plan_.scratch_offset[n], static_cast<size_t>(plan_.scratch_bytes[n])}, batch, *pool_, isa_};
+    ctx.ranks = ranks_;
+    ctx.row_sets = &rows;
+    ctx.received_rows = &received_rows_;
+    if (!node.in.empty()) {
+      ctx.rows = graph_.value(node.in[0]).type.rows;
+      ctx.row_set = row_set(graph_.value(node.in[0]).type.placement);
+    }
+    if (!node.out.empty()) {
+      ctx.out_row_set = row_set(graph_.value(node.out[0]).type.placement);
+      ctx.name = graph_.value(node.out[0]).name;
+    }
     const Status status = std::visit([&](const auto& op) { return op.run(ctx); }, node.op);
     if (!status.ok()) {
       const std::string where = node.out.empty() ? node.region : graph_.value(node.out[0]).name;
       return Status(status.code(), fmt::format("{} ({}): {}", where, op_name(node.op), status.message()));
+    }
+    // What the dispatch brought is known only now.
+    if (std::holds_alternative<ExpertDispatch>(node.op)) {
+      for (size_t i = 0; i < out.size(); ++i) out[i] = view_of(node.out[i], batch, &rows, arena);
     }
     if (observer != nullptr) {
       for (size_t i = 0; i < out.size(); ++i) (*observer)(graph_.value(node.out[i]), out[i]);

@@ -19,8 +19,11 @@ using ValueObserver = FunctionRef<void(const Value& value, const TensorView& vie
 
 class Executor {
  public:
-  // Borrows model, caches, pool: they outlive the executor. `arena` of memory_plan().arena_bytes is given with every run.
-  static Result<Executor> create(Graph graph, const Model& model, const CacheStore& caches, ThreadPool& pool, Isa isa);
+  // The graph of one rank (models/layout_graph.h); its weights are bound to this rank's slices of the model's.
+  // Borrows model, caches, pool and ranks: they outlive the executor. `arena` of memory_plan().arena_bytes is given with
+  // every run.
+  static Result<Executor> create(Graph graph, const Model& model, const CacheStore& caches, ThreadPool& pool, Isa isa,
+                                 const RankContext& ranks);
 
   const Graph& graph() const { return graph_; }
   const MemoryPlan& memory_plan() const { return plan_; }
@@ -30,20 +33,24 @@ class Executor {
     std::string_view name;
     TensorView view;
   };
-  // Runs the step in `arena`. Values of results stay valid until the arena is used again.
-  Status run(const StepBatch& batch, std::span<const Input> inputs, std::byte* arena, const ValueObserver* observer = nullptr);
+  // Runs the step in `arena`; `rows` are this rank's of the same batch. Values of results stay valid until the arena is
+  // used again.
+  Status run(const StepBatch& batch, const RowSets& rows, std::span<const Input> inputs, std::byte* arena,
+             const ValueObserver* observer = nullptr);
 
-  // A result or input of the last run. The name must exist.
+  // A result or input of the last run. The name must exist; a result goes by the name that it has in the graph of one rank.
   TensorView value(std::string_view name, const StepBatch& batch, std::byte* arena) const;
 
  private:
   Executor() = default;
-  TensorView view_of(ValueId id, const StepBatch& batch, std::byte* arena) const;
+  TensorView view_of(ValueId id, const StepBatch& batch, const RowSets* rows, std::byte* arena) const;
 
   Graph graph_;
   MemoryPlan plan_;
   std::vector<TensorView> bound_;  // by value: weights and states
   ThreadPool* pool_ = nullptr;
+  const RankContext* ranks_ = nullptr;
+  int64_t received_rows_ = 0;  // of the last expert_dispatch
   Isa isa_ = Isa::kScalar;
 };
 

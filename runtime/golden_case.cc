@@ -18,8 +18,11 @@ struct Case {
   std::map<std::string, double> tolerance;
 };
 
-Result<std::vector<std::vector<int32_t>>> token_lists(const Json& json, std::string_view key, const std::string& where) {
-  const auto error = [&] { return invalid_argument(fmt::format("{}: '{}' is not a list of lists of token ids", where, key)); };
+Result<std::vector<std::vector<int32_t>>> token_lists(const Json& json, std::string_view key,
+                                                      const std::string& where) {
+  const auto error = [&] {
+    return invalid_argument(fmt::format("{}: '{}' is not a list of lists of token ids", where, key));
+  };
   const auto at = json.find(key);
   if (at == json.end() || !at->is_array()) return error();
   std::vector<std::vector<int32_t>> lists;
@@ -55,7 +58,8 @@ Result<Case> read_case(const std::filesystem::path& path) {
   WEFT_ASSIGN_OR_RETURN(c.prompts, token_lists(json, "prompts", where));
   WEFT_ASSIGN_OR_RETURN(c.greedy, token_lists(json, "greedy", where));
   if (c.prompts.empty() || c.prompts.size() != c.greedy.size()) {
-    return invalid_argument(fmt::format("{}: {} prompts, {} greedy continuations", where, c.prompts.size(), c.greedy.size()));
+    return invalid_argument(
+        fmt::format("{}: {} prompts, {} greedy continuations", where, c.prompts.size(), c.greedy.size()));
   }
   for (const auto& prompt : c.prompts) {
     if (prompt.empty()) return invalid_argument(fmt::format("{}: an empty prompt", where));
@@ -100,7 +104,8 @@ class Comparison {
       ++rows_;
       agree_ += arg_max({found.values.data() + t * width, static_cast<size_t>(width)}) ==
                         arg_max({want.as<float>() + t * width, static_cast<size_t>(width)})
-                    ? 1 : 0;
+                    ? 1
+                    : 0;
     }
     return {};
   }
@@ -116,7 +121,8 @@ class Comparison {
     return {};
   }
 
-  Status selection(const std::string& name, const std::vector<int32_t>& found, int64_t top_k, const SafetensorsFile& expected) {
+  Status selection(const std::string& name, const std::vector<int32_t>& found, int64_t top_k,
+                   const SafetensorsFile& expected) {
     const SafetensorsEntry* entry = expected.find(name);
     if (entry == nullptr || entry->type.dtype != DType::kI32 || entry->type.shape.rank() != 2) {
       return invalid_argument(fmt::format("{}: no I32 tensor '{}'", expected.path().string(), name));
@@ -138,7 +144,8 @@ class Comparison {
   void greedy(size_t prompt, size_t step, int32_t found, int32_t want) {
     ++greedy_total_;
     if (found != want) {
-      note(greedy_, greedy_.found + 1, fmt::format("first in prompt {} step {}: {}, expected {}", prompt, step, found, want), Keep::kFirst);
+      note(greedy_, greedy_.found + 1,
+           fmt::format("first in prompt {} step {}: {}, expected {}", prompt, step, found, want), Keep::kFirst);
     }
   }
 
@@ -152,10 +159,13 @@ class Comparison {
       all.push_back(q);
     };
     limited(logits_, "logits_max_abs");
-    limited({.name = "logits, mean of row maxima", .found = row_sum_ / static_cast<double>(std::max<int64_t>(rows_, 1))},
-            "logits_row_mean_abs");
-    limited({.name = "rows with the expected best token", .found = static_cast<double>(agree_) / static_cast<double>(std::max<int64_t>(rows_, 1)),
-             .at_least = true}, "argmax_agree");
+    limited(
+        {.name = "logits, mean of row maxima", .found = row_sum_ / static_cast<double>(std::max<int64_t>(rows_, 1))},
+        "logits_row_mean_abs");
+    limited({.name = "rows with the expected best token",
+             .found = static_cast<double>(agree_) / static_cast<double>(std::max<int64_t>(rows_, 1)),
+             .at_least = true},
+            "argmax_agree");
     limited(hidden_, "hidden_max_rel");
     if (has_selection_) all.push_back(selection_);
     greedy_.name = fmt::format("greedy tokens that differ (of {})", greedy_total_);
@@ -206,7 +216,8 @@ Result<GoldenReport> check_golden_case(const std::filesystem::path& dir, const G
   WEFT_ASSIGN_OR_RETURN(const Case c, read_case(dir / "case.json"));
   WEFT_ASSIGN_OR_RETURN(const auto expected, SafetensorsFile::open(dir / "expected.safetensors"));
   WEFT_ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::open(dir));
-  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, open_model(std::make_shared<const Checkpoint>(std::move(opened)), {}));
+  WEFT_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model,
+                        open_model(std::make_shared<const Checkpoint>(std::move(opened)), {}));
   EngineOptions engine_options;
   engine_options.mode = model->mode(c.dtype, std::nullopt);
   engine_options.num_threads = options.num_threads;
@@ -249,11 +260,13 @@ Result<GoldenReport> check_golden_case(const std::filesystem::path& dir, const G
         logits.values.insert(logits.values.end(), row.begin(), row.end());
         const size_t position = at + r;
         if (position + 1 >= c.prompts[i].size() && position + 1 < tokens.size()) {
-          comparison.greedy(i, position + 1 - c.prompts[i].size(), static_cast<int32_t>(arg_max(row)), tokens[position + 1]);
+          comparison.greedy(i, position + 1 - c.prompts[i].size(), static_cast<int32_t>(arg_max(row)),
+                            tokens[position + 1]);
         }
       }
       if (!with_draft) continue;
-      std::vector<int32_t> next(tokens.begin() + static_cast<int64_t>(at) + 1, tokens.begin() + static_cast<int64_t>(std::min(at + n + 1, tokens.size())));
+      std::vector<int32_t> next(tokens.begin() + static_cast<int64_t>(at) + 1,
+                                tokens.begin() + static_cast<int64_t>(std::min(at + n + 1, tokens.size())));
       if (next.size() < n) next.push_back(static_cast<int32_t>(arg_max(engine->logits(static_cast<int64_t>(n) - 1))));
       const Engine::DraftRequest draft{slot, 0, static_cast<int64_t>(at), next, Engine::Logits::kAll};
       WEFT_RETURN_IF_ERROR(engine->draft({&draft, 1}, Engine::DraftFrom::kTrunk));
@@ -271,7 +284,8 @@ Result<GoldenReport> check_golden_case(const std::filesystem::path& dir, const G
       if (expected->find(name) != nullptr) WEFT_RETURN_IF_ERROR(comparison.hidden(name, rows, *expected));
     }
     for (const auto& [layer, rows] : picks) {
-      WEFT_RETURN_IF_ERROR(comparison.selection(fmt::format("topk.{}.{}", i, layer), rows, pick_width[layer], *expected));
+      WEFT_RETURN_IF_ERROR(
+          comparison.selection(fmt::format("topk.{}.{}", i, layer), rows, pick_width[layer], *expected));
     }
   }
   GoldenReport report{(dir / "").parent_path().filename().string(), c.description, std::string(model->family()),

@@ -50,10 +50,14 @@ std::string to_string(const TensorType& type);  // "BF16[4096,64,512]"
 
 // Borrowed memory. `parts` is used by a stacked weight whose first dim lies in separate places (experts of the official
 // files): parts[i] is the start of slice i, and `data` is null. Otherwise parts is empty.
+//
+// A matrix (or every part of a stacked one) may be a slice of a larger one: rows then lie `row_stride` elements apart (0: the
+// number of columns), and its first element is element (row0, col0) of the whole.
 struct TensorView {
   TensorType type;
   void* data = nullptr;
   std::span<void* const> parts;
+  int64_t row_stride = 0, row0 = 0, col0 = 0;
 
   const Shape& shape() const { return type.shape; }
   DType dtype() const { return type.dtype; }

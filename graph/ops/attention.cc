@@ -284,8 +284,9 @@ Status IndexTopK::run(RunContext& ctx) const {
 
   // Scores of row t: `split` hands ranges of entries to a function that may run on several threads.
   const auto pick = [&](int64_t t, const IndexScratch& scratch, auto&& split) {
-    const Segment& segment = segment_of_row(ctx.batch, t);
-    const int64_t visible = (segment.first_position() + (t - segment.row0) + 1) / ratio;
+    const int64_t row = ctx.batch_row(t);
+    const Segment& segment = segment_of_row(ctx.batch, row);
+    const int64_t visible = (segment.first_position() + (row - segment.row0) + 1) / ratio;
     int32_t* picks = ctx.out[0].as<int32_t>() + t * top_k;
     if (visible <= top_k) {
       for (int64_t j = 0; j < top_k; ++j) picks[j] = j < visible ? static_cast<int32_t>(j) : -1;
@@ -396,8 +397,9 @@ Status SparseAttention::run(RunContext& ctx) const {
   ctx.pool.parallel_for(rows * splits, 1, [&](int64_t item, int64_t, int worker) {
     const int64_t t = item / splits, split = item % splits;
     const int64_t head0 = heads * split / splits, head1 = heads * (split + 1) / splits;
-    const Segment& segment = segment_of_row(ctx.batch, t);
-    const int64_t first = segment.first_position(), position = first + (t - segment.row0);
+    const int64_t row = ctx.batch_row(t);
+    const Segment& segment = segment_of_row(ctx.batch, row);
+    const int64_t first = segment.first_position(), position = first + (row - segment.row0);
     auto* list = reinterpret_cast<const void**>(ctx.scratch.data() + worker * worker_bytes);
     int64_t n = 0;
     for (int64_t p = std::max<int64_t>(0, position - window + 1); p <= position; ++p) {

@@ -1,5 +1,6 @@
 #include "graph/ops/elementwise.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/numeric.h"
@@ -168,8 +169,18 @@ Status GatherRows::run(RunContext& ctx) const {
   const TensorView& x = ctx.in[0];
   if (x.shape()[0] == 0) return {};
   const int64_t row_bytes = x.type.bytes() / x.shape()[0];
-  for (size_t i = 0; i < ctx.batch.logit_rows.size(); ++i) {
-    std::memcpy(ctx.out[0].as<std::byte>() + i * row_bytes, x.as<std::byte>() + ctx.batch.logit_rows[i] * row_bytes, row_bytes);
+  const auto copy = [&](size_t to, int64_t from) {
+    std::memcpy(ctx.out[0].as<std::byte>() + static_cast<int64_t>(to) * row_bytes, x.as<std::byte>() + from * row_bytes, row_bytes);
+  };
+  if (ctx.row_set == RowSet::kAll) {
+    for (size_t i = 0; i < ctx.batch.logit_rows.size(); ++i) copy(i, ctx.batch.logit_rows[i]);
+    return {};
+  }
+  const std::vector<int32_t>& held = ctx.row_sets->of(Rows::kTokens, ctx.row_set).rows;  // ascending
+  const std::vector<int32_t>& wanted = ctx.row_sets->of(Rows::kLogits, ctx.row_set).rows;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const int32_t row = ctx.batch.logit_rows[static_cast<size_t>(wanted[i])];
+    copy(i, std::lower_bound(held.begin(), held.end(), row) - held.begin());
   }
   return {};
 }

@@ -77,7 +77,7 @@ struct GatherRows {
   Result<ValueTypes> infer(TypeSpan in) const;
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
   ShardRule shard_rule(TypeSpan in) const {
-    return in[0].shape().rank() == 3 ? ShardRule{{"tsd"}, {"lsd"}, "d", ""} : ShardRule{{"td"}, {"ld"}, "d", ""};
+    return in[0].shape().rank() == 3 ? ShardRule{{"tsd"}, {"tsd"}, "td", ""} : ShardRule{{"td"}, {"td"}, "td", ""};
   }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;

@@ -15,11 +15,15 @@ WeightMatrix weight_matrix(const TensorView& w, const TensorView* scale, int64_t
   m.data = w.data;
   m.rows = w.shape()[w.shape().rank() - 2];
   m.cols = w.shape().back();
+  m.stride = w.row_stride;
   if (scale != nullptr) {
     m.scale = scale->data;
     m.scale_dtype = scale->dtype();
     m.block_rows = scale_rows;
     m.block_cols = scale_cols;
+    m.row0 = w.row0;
+    m.col0 = w.col0;
+    m.scale_stride = scale->shape().back();
   }
   return m;
 }
@@ -43,12 +47,16 @@ XMatrix x_matrix(const Shape& x, int64_t inputs) {
 ShardRule Linear::shard_rule(TypeSpan in) const {
   const bool rank3 = in[0].shape().rank() == 3;
   if (rank3 && x_matrix(in[0].shape(), groups * in[1].shape()[1]).per_stream) {
-    return {{"tsk", "nk", "nk"}, {"tsn"}, "tn", ""};
+    return {{"tsk", "nk", ""}, {"tsn"}, "tn", ""};
   }
-  // Groups are split whole: their inputs and their outputs together. The letter stands for both.
-  const std::string n = groups == 1 ? "n" : "k", w = groups == 1 ? "nk" : "kc";
+  // Groups are split whole: their inputs and their outputs together. The letter stands for both. A rank may have one of them.
+  bool grouped = groups > 1;
+  for (int axis = 0; axis < kNumMeshAxes; ++axis) {
+    grouped = grouped || (in[0].placement[axis] == Placement::sharded(1) && in[1].placement[axis] == Placement::sharded(0));
+  }
+  const std::string n = grouped ? "k" : "n", w = grouped ? "kc" : "nk";
   const std::string x = rank3 ? "tkc" : "tk", y = heads > 0 ? "t" + n + "d" : "t" + n;
-  return {{x, w, w}, {y}, groups == 1 ? "tnk" : "tk", groups == 1 ? "k" : ""};
+  return {{x, w, ""}, {y}, grouped ? "tk" : "tnk", grouped ? "" : "k"};
 }
 
 Result<ValueTypes> Linear::infer(TypeSpan in) const {
@@ -80,8 +88,16 @@ Result<ValueTypes> Linear::infer(TypeSpan in) const {
     if (scale_cols < 1) return invalid_argument(fmt::format("{}: scale_cols is {}", kName, scale_cols));
     WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "scale", {DType::kF8E8M0, DType::kF32}));
     WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 2, "scale", 2));
-    WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of scale", in[2].shape()[0], (n + scale_rows - 1) / scale_rows));
-    WEFT_RETURN_IF_ERROR(expect_dim(kName, "columns of scale", in[2].shape()[1], (k + scale_cols - 1) / scale_cols));
+    const int64_t rows = (n + scale_rows - 1) / scale_rows, columns = (k + scale_cols - 1) / scale_cols;
+    bool split = false;
+    for (const Placement& p : in[1].placement) split = split || p.kind == Placement::Kind::kSharded;
+    if (split) {
+      WEFT_RETURN_IF_ERROR(expect_range(kName, "rows of scale", in[2].shape()[0], rows, int64_t{1} << 40));
+      WEFT_RETURN_IF_ERROR(expect_range(kName, "columns of scale", in[2].shape()[1], columns, int64_t{1} << 40));
+    } else {
+      WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of scale", in[2].shape()[0], rows));
+      WEFT_RETURN_IF_ERROR(expect_dim(kName, "columns of scale", in[2].shape()[1], columns));
+    }
   }
   const int64_t tokens = in[0].shape()[0];
   Shape y{tokens, n};

@@ -3,6 +3,7 @@
 //   x [T, G*K] A, or [T, a, b] with a*b = G*K (heads side by side), or [T, S, K] (every stream by itself, G = 1)
 //   w [G*N, K] F32 / BF16 / F8_E4M3 / F4_E2M1 / I8, scale (for the last three) [.., ..] F8_E8M0 or F32
 //   y [T, G*N] of `dtype`; heads > 0: [T, heads, G*N/heads]; for x [T, S, K]: [T, S, N]
+// A weight that is split over ranks has the scales of the whole weight beside it.
 // Scale blocks follow from the shapes: block_rows = ceil over the published block sizes (scale_rows, scale_cols attributes).
 #pragma once
 

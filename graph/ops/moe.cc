@@ -18,6 +18,9 @@ TensorView slice(const TensorView& stacked, int64_t e) {
   TensorView view;
   view.type = {stacked.dtype(), {stacked.shape()[1], stacked.shape()[2]}};
   view.data = stacked.parts.empty() ? stacked.as<std::byte>() + e * view.type.bytes() : stacked.parts[e];
+  view.row_stride = stacked.row_stride;
+  view.row0 = stacked.row0;
+  view.col0 = stacked.col0;
   return view;
 }
 
@@ -144,7 +147,7 @@ Work Experts::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
   return work;
 }
 
-Status Experts::run(RunContext& ctx) const {
+Status Experts::run(RunContext& ctx, bool per_slot) const {
   const int64_t num_experts = ctx.in[3].shape()[0];
   auto* list = reinterpret_cast<WeightMatrix*>(ctx.scratch.data());
   std::span<const WeightMatrix> matrices[3];
@@ -172,10 +175,21 @@ Status Experts::run(RunContext& ctx) const {
   args.swiglu_limit = static_cast<float>(swiglu_limit);
   args.weight_before_w2 = weight_before_w2;
   args.act_quant = act_quant;
+  args.per_slot = per_slot;
   args.y = ctx.out[0].as<float>();
   args.scratch = ctx.scratch.data() + matrix_list_bytes(num_experts);
   experts(args, ctx.isa, ctx.pool);
   return {};
 }
+
+Result<ValueTypes> ExpertSlots::infer(TypeSpan in) const {
+  WEFT_ASSIGN_OR_RETURN(const ValueTypes sum, experts.infer(in));
+  const Shape& y = sum[0].shape();
+  return ValueTypes{{{DType::kF32, {y[0], in[1].shape()[1], y[1]}}, in[0].rows}};
+}
+
+Work ExpertSlots::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const { return experts.work(in, out, env); }
+
+Status ExpertSlots::run(RunContext& ctx) const { return experts.run(ctx, true); }
 
 }  // namespace weft

@@ -73,11 +73,32 @@ struct Experts {
   Result<ValueTypes> infer(TypeSpan in) const;
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
   ShardRule shard_rule(TypeSpan in) const {
-    return {{"td", "tk", "tk", "eid", "eid", "edi", "eid", "eid", "edi"}, {"td"}, "t", ""};
+    return {{"td", "tk", "tk", "eid", "eid", "edi", "exy", "exy", "exy"}, {"td"}, "t", ""};
+  }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const { return run(ctx, false); }
+  Status run(RunContext& ctx, bool per_slot) const;
+  bool operator==(const Experts&) const = default;
+};
+
+// The experts of one rank on rows that expert_dispatch brought: every slot's own output, for expert_combine.
+//   x [R,D], expert, weight, w1, ... as for Experts, rows and experts of this rank -> [R,k,D] F32, unused slots 0
+struct ExpertSlots {
+  static constexpr std::string_view kName = "expert_slots";
+  Experts experts;
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    Experts::visit_fields(self.experts, f);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan) const {  // rows and experts of a rank belong together: one letter
+    return {{"ed", "ek", "ek", "eij", "eij", "eij", "exy", "exy", "exy"}, {"ekd"}, "e", ""};
   }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
-  bool operator==(const Experts&) const = default;
+  bool operator==(const ExpertSlots&) const = default;
 };
 
 }  // namespace weft

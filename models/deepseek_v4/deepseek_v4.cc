@@ -65,6 +65,15 @@ class DeepseekV4 final : public Model {
   }
   std::string draft_hidden_value() const override { return "mtp.0.ffn_hc_post"; }
 
+  WeightSplit weight_split(std::string_view value_name) const override {
+    if (const Weight* weight = find_weight(table(), value_name)) return weight->split;
+    // A scale is stored beside its weight: whole, or one for each expert.
+    const size_t dot = value_name.rfind('.');
+    const Weight* weight = dot == value_name.npos ? nullptr : find_weight(table(), value_name.substr(0, dot));
+    return weight != nullptr && weight->num_experts > 0 ? weight->split : WeightSplit::kWhole;
+  }
+  Status check_layout(const Layout& layout) const override { return deepseek_v4::check_layout(config_, layout); }
+
   ModelSummary summary() const override {
     return summarise(config_, *checkpoint_, table(), storage_, bound_ ? &*bound_ : nullptr);
   }

@@ -22,6 +22,9 @@ Result<Graph> build_nextn(const Config& config, std::span<const Weight> weights,
 // Name in the graph of a weight and of its scale.
 inline std::string scale_value_name(std::string_view weight) { return std::string(weight) + ".scale"; }
 
+// The contract of the family (models/model.h).
+Status check_layout(const Config& config, const Layout& layout);
+
 Result<std::unique_ptr<Model>> open(std::shared_ptr<const Checkpoint> checkpoint, const ModelOptions& options);
 
 }  // namespace weft::deepseek_v4

@@ -1,5 +1,6 @@
 #include "models/deepseek_v4/weights.h"
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
@@ -36,6 +37,7 @@ struct Row {
   When when;
   std::array<Dim, 2> dims;
   const char* hf_older = nullptr;
+  WeightSplit split = WeightSplit::kWhole;
 };
 
 constexpr Dim kD = [](const Part& p) { return p.c.hidden_size; };
@@ -78,7 +80,7 @@ constexpr Row kAfterLayers[] = {
     {"hc_head_base", "hc_head.hc_base", kF32, C::kMhc, W::kAlways, {kStreams}},
     {"hc_head_scale", "hc_head.hc_scale", kF32, C::kMhc, W::kAlways, {kOne}},
     {"norm", "norm", kBf16, C::kNorm, W::kAlways, {kD}},
-    {"head", nullptr, kBf16, C::kHead, W::kAlways, {kVocab, kD}},
+    {"head", nullptr, kBf16, C::kHead, W::kAlways, {kVocab, kD}, nullptr, WeightSplit::kVocabulary},
 };
 
 // Inside "layers.N." and "mtp.N.".
@@ -92,14 +94,14 @@ constexpr Row kBlock[] = {
     {"hc_ffn_base", "ffn_hc.base", kF32, C::kMhc, W::kAlways, {kHcRows}},
     {"hc_ffn_scale", "ffn_hc.scale", kF32, C::kMhc, W::kAlways, {kThree}},
 
-    {"attn.attn_sink", "self_attn.sinks", kF32, C::kAttention, W::kAlways, {kHeads}},
+    {"attn.attn_sink", "self_attn.sinks", kF32, C::kAttention, W::kAlways, {kHeads}, nullptr, WeightSplit::kHeads},
     {"attn.wq_a", "self_attn.q_a_proj", kLinear, C::kAttention, W::kAlways, {kQLora, kD}},
     {"attn.q_norm", "self_attn.q_a_norm", kBf16, C::kNorm, W::kAlways, {kQLora}},
-    {"attn.wq_b", "self_attn.q_b_proj", kLinear, C::kAttention, W::kAlways, {kQDim, kQLora}},
+    {"attn.wq_b", "self_attn.q_b_proj", kLinear, C::kAttention, W::kAlways, {kQDim, kQLora}, nullptr, WeightSplit::kHeads},
     {"attn.wkv", "self_attn.kv_proj", kLinear, C::kAttention, W::kAlways, {kHeadDim, kD}},
     {"attn.kv_norm", "self_attn.kv_norm", kBf16, C::kNorm, W::kAlways, {kHeadDim}},
-    {"attn.wo_a", "self_attn.o_a_proj", kLinear, C::kAttention, W::kAlways, {kOLora, kGroupDim}},
-    {"attn.wo_b", "self_attn.o_b_proj", kLinear, C::kAttention, W::kAlways, {kD, kOLora}},
+    {"attn.wo_a", "self_attn.o_a_proj", kLinear, C::kAttention, W::kAlways, {kOLora, kGroupDim}, nullptr, WeightSplit::kOutputGroups},
+    {"attn.wo_b", "self_attn.o_b_proj", kLinear, C::kAttention, W::kAlways, {kD, kOLora}, nullptr, WeightSplit::kOutputInputs},
 
     {"attn.compressor.wkv", "self_attn.compressor.kv_proj", kBf16, C::kCompressor, W::kCompressed, {kCompressed, kD}},
     {"attn.compressor.wgate", "self_attn.compressor.gate_proj", kBf16, C::kCompressor, W::kCompressed,
@@ -124,14 +126,14 @@ constexpr Row kBlock[] = {
     {"ffn.gate", "mlp.gate", kBf16, C::kRouter, W::kAlways, {kExperts, kD}},
     {"ffn.gate.bias", "mlp.gate.e_score_correction_bias", kF32, C::kRouter, W::kBiased, {kExperts}},
     {"ffn.gate.tid2eid", "mlp.gate.tid2eid", kTable, C::kRouter, W::kHash, {kVocab, kPicked}},
-    {"ffn.experts.w1", "mlp.experts.gate_up_proj", kExpert, C::kRoutedExperts, W::kAlways, {kInner, kD}},
-    {"ffn.experts.w2", "mlp.experts.down_proj", kExpert, C::kRoutedExperts, W::kAlways, {kD, kInner}},
-    {"ffn.experts.w3", "mlp.experts.gate_up_proj", kExpert, C::kRoutedExperts, W::kAlways, {kInner, kD}},
+    {"ffn.experts.w1", "mlp.experts.gate_up_proj", kExpert, C::kRoutedExperts, W::kAlways, {kInner, kD}, nullptr, WeightSplit::kExperts},
+    {"ffn.experts.w2", "mlp.experts.down_proj", kExpert, C::kRoutedExperts, W::kAlways, {kD, kInner}, nullptr, WeightSplit::kExperts},
+    {"ffn.experts.w3", "mlp.experts.gate_up_proj", kExpert, C::kRoutedExperts, W::kAlways, {kInner, kD}, nullptr, WeightSplit::kExperts},
     {"ffn.shared_experts.w1", "mlp.shared_experts.gate_proj", kLinear, C::kSharedExpert, W::kAlways,
-     {kSharedInner, kD}},
+     {kSharedInner, kD}, nullptr, WeightSplit::kSharedInner},
     {"ffn.shared_experts.w2", "mlp.shared_experts.down_proj", kLinear, C::kSharedExpert, W::kAlways,
-     {kD, kSharedInner}},
-    {"ffn.shared_experts.w3", "mlp.shared_experts.up_proj", kLinear, C::kSharedExpert, W::kAlways, {kSharedInner, kD}},
+     {kD, kSharedInner}, nullptr, WeightSplit::kSharedInputs},
+    {"ffn.shared_experts.w3", "mlp.shared_experts.up_proj", kLinear, C::kSharedExpert, W::kAlways, {kSharedInner, kD}, nullptr, WeightSplit::kSharedInner},
 };
 
 // Inside "mtp.N." beside a block.
@@ -213,6 +215,7 @@ Weight make_weight(const Row& row, const Block& b, const Storage& storage) {
   w.component = row.component;
   w.layer = b.layer;
   w.mtp = b.mtp;
+  w.split = row.split;
 
   std::vector<int64_t> dims;
   std::string stem = w.name;
@@ -288,6 +291,11 @@ std::vector<Weight> weights(const Config& config, const Storage& storage) {
     add_rows(out, kBlock, block, storage);
   }
   return out;
+}
+
+const Weight* find_weight(std::span<const Weight> weights, std::string_view key) {
+  const auto at = std::find_if(weights.begin(), weights.end(), [&](const Weight& w) { return w.name == key; });
+  return at == weights.end() ? nullptr : &*at;
 }
 
 Weight with_dtype(const Weight& weight, DType dtype) {

@@ -26,6 +26,7 @@
 #include "base/status.h"
 #include "io/checkpoint.h"
 #include "models/deepseek_v4/config.h"
+#include "models/weight_split.h"
 #include "tensor/tensor.h"
 
 namespace weft::deepseek_v4 {
@@ -55,6 +56,7 @@ struct Weight {
   Component component = Component::kAttention;  // MTP layers have the component of the part; see `mtp`
   int64_t layer = -1;       // 0 .. num_hidden_layers - 1, or the MTP layer; -1: outside the layers
   bool mtp = false;
+  WeightSplit split = WeightSplit::kWhole;
   int64_t num_experts = 0;  // > 0: stacked, first dim of `type` and `scale`
   TensorType type;                  // logical type: F4_E2M1 for packed FP4
   std::optional<TensorType> scale;
@@ -86,6 +88,9 @@ struct FileTensor {
   bool is_scale = false;
 };
 std::vector<FileTensor> file_tensors(std::span<const Weight> weights);
+
+// By key; null if there is none.
+const Weight* find_weight(std::span<const Weight> weights, std::string_view key);
 
 // Pieces of the table that a loader or writer needs.
 Weight with_dtype(const Weight& weight, DType dtype);                  // stored so: type and scale follow

@@ -1,0 +1,544 @@
+#include "graph/ops/collective.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/numeric.h"
+#include "comm/bytes.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+constexpr int64_t kQuantBlock = 128;
+
+int64_t align_up(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+Placement& on(Placements& placements, MeshAxis axis) { return placements[static_cast<size_t>(axis)]; }
+const Placement& on(const ValueType& type, MeshAxis axis) { return type.placement[static_cast<size_t>(axis)]; }
+
+// Bytes of one row (all dimensions but the first).
+int64_t row_bytes_of(const TensorType& type) {
+  TensorType row = type;
+  row.shape[0] = 1;
+  return row.bytes();
+}
+int64_t row_bytes_of(const TensorView& view) { return row_bytes_of(view.type); }
+int64_t width_of(const TensorType& type) {
+  TensorType row = type;
+  row.shape[0] = 1;
+  return row.shape.num_elements();
+}
+
+// What all collectives ask of their first input: how it lies along the axis.
+Result<std::vector<Placements>> moved(std::string_view op, TypeSpan in, MeshAxis axis, const Placement& from, const Placement& to) {
+  const auto text = [&](const Placement& p) {
+    Placements only;
+    on(only, axis) = p;
+    const std::string placed = to_string(only);
+    return placed.empty() ? fmt::format("whole on {}", mesh_axis_name(axis)) : placed.substr(1);
+  };
+  if (on(in[0], axis) != from) {
+    return invalid_argument(
+        fmt::format("{}: the input is {}, expected {}", op, text(on(in[0], axis)), text(from)));
+  }
+  Placements out = in[0].placement;
+  on(out, axis) = to;
+  return std::vector<Placements>{out};
+}
+
+Status expect_group(std::string_view op, int64_t size) { return expect_range(op, "size of the group", size, 2, 1 << 20); }
+
+Status expect_partial_sum(std::string_view op, TypeSpan in, int64_t size, DType dtype) {
+  WEFT_RETURN_IF_ERROR(expect_inputs(op, in, 1, 1));
+  WEFT_RETURN_IF_ERROR(expect_group(op, size));
+  WEFT_RETURN_IF_ERROR(expect_dtype(op, in, 0, "partial sum", {DType::kF32}));
+  if (dtype == DType::kF32 || dtype == DType::kBF16) return {};
+  return invalid_argument(fmt::format("{}: dtype is {}, expected F32 or BF16", op, dtype_name(dtype)));
+}
+
+// Rows of a split value, and that a split makes sense at all.
+Status expect_rows(std::string_view op, TypeSpan in, int64_t capacity) {
+  WEFT_RETURN_IF_ERROR(expect_range(op, "capacity", capacity, 1, int64_t{1} << 40));
+  if (in[0].rows == Rows::kTokens || in[0].rows == Rows::kLogits) return {};
+  return invalid_argument(fmt::format("{}: {} has no rows of the step", op, to_string(in[0])));
+}
+
+Communicator& group_of(RunContext& ctx, MeshAxis axis, int64_t size) {
+  WEFT_CHECK(ctx.ranks != nullptr && ctx.ranks->size_of(axis) == size && ctx.ranks->group_of(axis) != nullptr,
+             "{}: a group of {} ranks along {} is not there", ctx.name, size, mesh_axis_name(axis));
+  return *ctx.ranks->group_of(axis);
+}
+
+// The split of the rows over the axis that made `set`.
+const RowSplit& split_of(const RunContext& ctx, RowSet set) {
+  WEFT_CHECK(ctx.row_sets != nullptr, "{}: no row sets", ctx.name);
+  return ctx.row_sets->of(ctx.rows, set);
+}
+
+ValueType with_capacity(const ValueType& in, int64_t capacity) {
+  ValueType type = in;
+  type.tensor.shape[0] = capacity;
+  return type;
+}
+
+}  // namespace
+
+// ---- AllReduce
+
+Result<ValueTypes> AllReduce::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_partial_sum(kName, in, size, dtype));
+  return ValueTypes{{{dtype, in[0].shape()}, in[0].rows}};
+}
+
+Result<std::vector<Placements>> AllReduce::placements(TypeSpan in) const {
+  return moved(kName, in, axis, Placement::partial(), Placement::replicated());
+}
+
+Work AllReduce::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
+  Work work = streaming_work(in, out);
+  work.bytes_sent = all_reduce_bytes(size, in[0].shape()[0], width_of(in[0].tensor), dtype_bits(dtype) / 8);
+  work.flops = static_cast<double>((size - 1) * in[0].shape().num_elements()) / static_cast<double>(size);
+  return work;
+}
+
+Status AllReduce::run(RunContext& ctx) const {
+  const TensorView &x = ctx.in[0], &y = ctx.out[0];
+  return group_of(ctx, axis, size).all_reduce(ctx.name, {x.as<float>(), y.data, dtype, x.shape()[0], width_of(x.type)});
+}
+
+// ---- ReduceScatter
+
+Result<ValueTypes> ReduceScatter::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_partial_sum(kName, in, size, dtype));
+  WEFT_RETURN_IF_ERROR(expect_rows(kName, in, capacity));
+  return ValueTypes{{{dtype, with_capacity(in[0], capacity).shape()}, in[0].rows}};
+}
+
+Result<std::vector<Placements>> ReduceScatter::placements(TypeSpan in) const {
+  return moved(kName, in, axis, Placement::partial(), Placement::sharded(0));
+}
+
+Work ReduceScatter::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
+  Work work = streaming_work(in, out);
+  work.bytes_sent = reduce_scatter_bytes(size, in[0].shape()[0], width_of(in[0].tensor));
+  work.flops = static_cast<double>((size - 1) * out[0].shape().num_elements());
+  return work;
+}
+
+Status ReduceScatter::run(RunContext& ctx) const {
+  const TensorView &x = ctx.in[0], &y = ctx.out[0];
+  const RowSplit& split = split_of(ctx, ctx.out_row_set);
+  const ReduceArgs args{x.as<float>(), y.data, dtype, x.shape()[0], width_of(x.type)};
+  if (split.flat) return group_of(ctx, axis, size).reduce_scatter(ctx.name, args);
+  WEFT_CHECK(split.order.empty(), "{}: rows of a reduce_scatter must be consecutive", ctx.name);
+  return group_of(ctx, axis, size).reduce_scatter_v(ctx.name, args, split.counts);
+}
+
+// ---- AllGather
+
+Result<ValueTypes> AllGather::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 1, 1));
+  WEFT_RETURN_IF_ERROR(expect_group(kName, size));
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "dim", dim, 0, in[0].shape().rank() - 1));
+  ValueType out = in[0];
+  if (dim == 0) {
+    WEFT_RETURN_IF_ERROR(expect_rows(kName, in, capacity));
+    out.tensor.shape[0] = capacity;
+  } else {
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "capacity", capacity, in[0].shape()[0]));
+    out.tensor.shape[static_cast<int>(dim)] *= size;
+  }
+  return ValueTypes{{out.tensor, out.rows}};
+}
+
+Result<std::vector<Placements>> AllGather::placements(TypeSpan in) const {
+  return moved(kName, in, axis, Placement::sharded(static_cast<int>(dim)), Placement::replicated());
+}
+
+Work AllGather::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
+  Work work = streaming_work(in, out);
+  const int64_t row = row_bytes_of(in[0].tensor);
+  if (dim == 0) {
+    work.bytes_sent = all_gather_bytes(size, capacity, row);
+    if (axis == MeshAxis::kPcp) work.scratch_bytes = capacity * row;  // rows before they are put in order
+  } else {
+    work.bytes_sent = all_to_all_bytes(size, in[0].tensor.bytes());
+  }
+  return work;
+}
+
+Status AllGather::run(RunContext& ctx) const {
+  const TensorView &x = ctx.in[0], &y = ctx.out[0];
+  Communicator& group = group_of(ctx, axis, size);
+  const int64_t row = row_bytes_of(x);
+  if (dim != 0) {
+    const int64_t outer = x.shape().num_elements() == 0 ? 0 : [&] {
+      int64_t n = 1;
+      for (int i = 0; i < dim; ++i) n *= x.shape()[i];
+      return n;
+    }();
+    const int64_t slice = outer == 0 ? 0 : x.type.bytes() / outer;
+    return group.all_to_all(ctx.name, gather_columns(x.data, y.data, static_cast<int>(size), outer, slice));
+  }
+  const RowSplit& split = split_of(ctx, ctx.row_set);
+  const bool in_order = split.order.empty();
+  const int64_t total = std::accumulate(split.counts.begin(), split.counts.end(), int64_t{0});
+  std::byte* gathered = in_order ? y.as<std::byte>() : ctx.scratch.data();
+  WEFT_CHECK(in_order || total * row <= static_cast<int64_t>(ctx.scratch.size()), "{}: {} rows in scratch", ctx.name, total);
+  const GatherArgs args{x.data, gathered, total, row};
+  WEFT_RETURN_IF_ERROR(split.flat ? group.all_gather(ctx.name, args) : group.all_gather_v(ctx.name, args, split.counts));
+  for (int64_t i = 0; i < total && !in_order; ++i) {
+    std::memcpy(y.as<std::byte>() + split.order[static_cast<size_t>(i)] * row, gathered + i * row, static_cast<size_t>(row));
+  }
+  return {};
+}
+
+// ---- SliceRows
+
+Result<ValueTypes> SliceRows::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 1, 1));
+  WEFT_RETURN_IF_ERROR(expect_group(kName, size));
+  WEFT_RETURN_IF_ERROR(expect_rows(kName, in, capacity));
+  const ValueType out = with_capacity(in[0], capacity);
+  return ValueTypes{{out.tensor, out.rows}};
+}
+
+Result<std::vector<Placements>> SliceRows::placements(TypeSpan in) const {
+  return moved(kName, in, axis, Placement::replicated(), Placement::sharded(0));
+}
+
+Work SliceRows::work(TypeSpan, TypeSpan out, const WorkEnv&) const {
+  Work work;
+  work.bytes_read = work.bytes_written = out[0].tensor.bytes();
+  return work;
+}
+
+Status SliceRows::run(RunContext& ctx) const {
+  const RowSplit& split = split_of(ctx, ctx.out_row_set);
+  const int64_t row = row_bytes_of(ctx.in[0]);
+  for (size_t j = 0; j < split.local.size(); ++j) {
+    std::memcpy(ctx.out[0].as<std::byte>() + static_cast<int64_t>(j) * row, ctx.in[0].as<std::byte>() + split.local[j] * row,
+                static_cast<size_t>(row));
+  }
+  return {};
+}
+
+// ---- HeadsToRows
+
+Result<ValueTypes> HeadsToRows::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 1, 1));
+  WEFT_RETURN_IF_ERROR(expect_group(kName, size));
+  WEFT_RETURN_IF_ERROR(expect_rows(kName, in, capacity));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 3));
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "heads modulo size", in[0].shape()[1] % size, 0));
+  ValueType out = with_capacity(in[0], capacity);
+  out.tensor.shape[1] /= size;
+  return ValueTypes{{out.tensor, out.rows}};
+}
+
+Result<std::vector<Placements>> HeadsToRows::placements(TypeSpan in) const {
+  return moved(kName, in, axis, Placement::sharded(0), Placement::sharded(1));
+}
+
+Work HeadsToRows::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
+  Work work = streaming_work(in, out);
+  work.bytes_sent = all_to_all_bytes(size, in[0].tensor.bytes() / size);
+  return work;
+}
+
+Status HeadsToRows::run(RunContext& ctx) const {
+  const TensorView &x = ctx.in[0], &y = ctx.out[0];
+  const RowSplit& split = split_of(ctx, ctx.row_set);
+  WEFT_CHECK(split.order.empty(), "{}: rows must be consecutive", ctx.name);
+  const int64_t row = row_bytes_of(x), slice = row / size;
+  std::vector<Blocks> send(static_cast<size_t>(size)), recv(static_cast<size_t>(size));
+  int64_t first = 0;
+  for (size_t p = 0; p < send.size(); ++p) {
+    send[p] = {x.as<std::byte>() + static_cast<int64_t>(p) * slice, row, x.shape()[0], slice};
+    recv[p] = contiguous_block(y.as<std::byte>() + first * slice, split.counts[p] * slice);
+    first += split.counts[p];
+  }
+  return group_of(ctx, axis, size).all_to_all_v(ctx.name, send, recv);
+}
+
+// ---- SharedQuantise
+
+Result<ValueTypes> SharedQuantise::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 1, 1));
+  WEFT_RETURN_IF_ERROR(expect_group(kName, size));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 2));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
+  return ValueTypes{{in[0].tensor, in[0].rows}};
+}
+
+Result<std::vector<Placements>> SharedQuantise::placements(TypeSpan in) const {
+  return moved(kName, in, axis, Placement::sharded(1), Placement::sharded(1));
+}
+
+Work SharedQuantise::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
+  Work work = streaming_work(in, out);
+  const int64_t maxima = in[0].shape()[0] * ceil_div(in[0].shape()[1] * size, kQuantBlock);
+  work.bytes_sent = all_reduce_max_bytes(size, maxima);
+  work.scratch_bytes = 2 * align_up(maxima * 4);
+  return work;
+}
+
+Status SharedQuantise::run(RunContext& ctx) const {
+  constexpr float kMinAbsmax = 1e-4f, kMax = 448.0f;
+  const TensorView &x = ctx.in[0], &y = ctx.out[0];
+  const int64_t rows = x.shape()[0], width = x.shape()[1], blocks = ceil_div(width * size, kQuantBlock);
+  Communicator& group = group_of(ctx, axis, size);
+  const int64_t first = group.rank() * width;  // column of the whole row
+  const bool narrow = x.dtype() == DType::kBF16;
+  const auto at = [&](int64_t t, int64_t c) {
+    const int64_t i = t * width + c;
+    return narrow ? to_float(x.as<bf16>()[i]) : x.as<float>()[i];
+  };
+  auto* mine = reinterpret_cast<float*>(ctx.scratch.data());
+  auto* maxima = reinterpret_cast<float*>(ctx.scratch.data() + align_up(rows * blocks * 4));
+  for (int64_t t = 0; t < rows; ++t) {
+    float* row = mine + t * blocks;
+    std::fill(row, row + blocks, kMinAbsmax);
+    for (int64_t c = 0; c < width; ++c) {  // NaN is skipped, as in kernels/linear
+      float& largest = row[(first + c) / kQuantBlock];
+      const float v = std::fabs(at(t, c));
+      if (v > largest) largest = v;
+    }
+  }
+  WEFT_RETURN_IF_ERROR(group.all_reduce_max(ctx.name, mine, maxima, rows * blocks));
+  for (int64_t t = 0; t < rows; ++t) {
+    for (int64_t c = 0; c < width; ++c) {
+      const float scale = power_of_two_above(maxima[t * blocks + (first + c) / kQuantBlock] * (1.0f / kMax));
+      const float value = e4m3_to_float(float_to_e4m3(at(t, c) / scale)) * scale;
+      if (narrow) {
+        y.as<bf16>()[t * width + c] = to_bf16(value);
+      } else {
+        y.as<float>()[t * width + c] = value;
+      }
+    }
+  }
+  return {};
+}
+
+// ---- ExpertDispatch
+
+namespace {
+
+// A row on its way: its experts and their weights.
+struct RouteBytes {
+  int64_t top_k;
+  int64_t bytes() const { return top_k * 8; }
+};
+
+// Rows of one rank for each peer: expert e lives on peer e / experts.
+struct Destinations {
+  std::vector<std::vector<int32_t>> rows;  // by peer, ascending
+  Destinations(const TensorView& expert, int64_t experts, int64_t size) : rows(static_cast<size_t>(size)) {
+    const int64_t top_k = expert.shape()[1];
+    for (int64_t t = 0; t < expert.shape()[0]; ++t) {
+      for (int64_t j = 0; j < top_k; ++j) {
+        const int32_t e = expert.as<int32_t>()[t * top_k + j];
+        if (e < 0) continue;
+        auto& list = rows[static_cast<size_t>(e / experts)];
+        if (list.empty() || list.back() != t) list.push_back(static_cast<int32_t>(t));
+      }
+    }
+  }
+};
+
+// Expected number of other ranks that a row goes to, under uniform routing of top_k of all experts (sharding.md L10).
+double remote_ranks(int64_t size, int64_t experts, int64_t top_k) {
+  const int64_t all = size * experts;
+  double none = 1;  // probability that a rank has none of the row's experts
+  for (int64_t j = 0; j < top_k; ++j) none *= std::max(0.0, static_cast<double>(all - experts - j)) / static_cast<double>(all - j);
+  return static_cast<double>(size - 1) * (1 - none);
+}
+
+Status expect_routing(std::string_view op, TypeSpan in, int input, std::string_view name, DType dtype) {
+  WEFT_RETURN_IF_ERROR(expect_rank(op, in, input, name, 2));
+  return expect_dtype(op, in, input, name, {dtype});
+}
+
+}  // namespace
+
+Result<ValueTypes> ExpertDispatch::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 3, 3));
+  WEFT_RETURN_IF_ERROR(expect_group(kName, size));
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "experts", experts, 1, 1 << 20));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 2));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
+  WEFT_RETURN_IF_ERROR(expect_routing(kName, in, 1, "expert", DType::kI32));
+  WEFT_RETURN_IF_ERROR(expect_routing(kName, in, 2, "weight", DType::kF32));
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "capacity", capacity, size * in[0].shape()[0], size * in[0].shape()[0]));
+  const int64_t top_k = in[1].shape()[1];
+  return ValueTypes{{{in[0].dtype(), {capacity, in[0].shape()[1]}}, Rows::kReceived},
+                    {{DType::kI32, {capacity, top_k}}, Rows::kReceived},
+                    {{DType::kF32, {capacity, top_k}}, Rows::kReceived},
+                    {{DType::kI32, {size}}, Rows::kStatic}};
+}
+
+Result<std::vector<Placements>> ExpertDispatch::placements(TypeSpan in) const {
+  for (int i = 1; i < 3; ++i) {
+    if (row_set(in[i].placement) != row_set(in[0].placement)) {
+      return invalid_argument(fmt::format("{}: x is {}, but the routing {}", kName, to_string(in[0]), to_string(in[i])));
+    }
+  }
+  Placements out;  // of rows that no other rank has: the axis stands for them all
+  on(out, axis) = Placement::sharded(0);
+  return std::vector<Placements>{out, out, out, out};
+}
+
+Work ExpertDispatch::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
+  Work work = streaming_work(in, out);
+  const int64_t top_k = in[1].shape()[1], rows = in[0].shape()[0];
+  const int64_t row = row_bytes_of(in[0].tensor) + RouteBytes{top_k}.bytes();
+  work.bytes_sent = (size - 1) * 8 + static_cast<int64_t>(remote_ranks(size, experts, top_k) * static_cast<double>(rows * row));
+  // Rows for every peer, and the routing of both sides.
+  work.scratch_bytes = align_up(size * rows * row_bytes_of(in[0].tensor)) + align_up(size * rows * RouteBytes{top_k}.bytes()) +
+                       align_up(capacity * RouteBytes{top_k}.bytes());
+  return work;
+}
+
+Status ExpertDispatch::run(RunContext& ctx) const {
+  const TensorView &x = ctx.in[0], &expert = ctx.in[1], &weight = ctx.in[2];
+  Communicator& group = group_of(ctx, axis, size);
+  const int64_t top_k = expert.shape()[1], row = row_bytes_of(x), route = RouteBytes{top_k}.bytes();
+  const Destinations to(expert, experts, size);
+
+  std::vector<int64_t> sent(static_cast<size_t>(size)), received(static_cast<size_t>(size));
+  for (size_t p = 0; p < sent.size(); ++p) sent[p] = static_cast<int64_t>(to.rows[p].size());
+  const auto counts = [&](std::vector<int64_t>& v) { return PeerBlocks{contiguous_block(v.data(), 8), 8}; };
+  WEFT_RETURN_IF_ERROR(group.all_to_all(ctx.name, {counts(sent), counts(received)}));
+
+  std::byte* rows_out = ctx.scratch.data();
+  std::byte* routes_out = rows_out + align_up(size * (capacity / size) * row);
+  std::byte* routes_in = routes_out + align_up(size * (capacity / size) * route);
+  std::vector<Blocks> send_rows, send_routes, recv_rows, recv_routes;
+  int64_t at = 0, total = 0;
+  for (size_t p = 0; p < sent.size(); ++p) {
+    send_rows.push_back(contiguous_block(rows_out + at * row, sent[p] * row));
+    send_routes.push_back(contiguous_block(routes_out + at * route, sent[p] * route));
+    for (int32_t t : to.rows[p]) {
+      std::memcpy(rows_out + at * row, x.as<std::byte>() + t * row, static_cast<size_t>(row));
+      auto* ids = reinterpret_cast<int32_t*>(routes_out + at * route);
+      auto* weights = reinterpret_cast<float*>(ids + top_k);
+      for (int64_t j = 0; j < top_k; ++j) {
+        const int32_t e = expert.as<int32_t>()[t * top_k + j];
+        const bool here = e >= 0 && e / experts == static_cast<int64_t>(p);
+        ids[j] = here ? static_cast<int32_t>(e % experts) : -1;
+        weights[j] = here ? weight.as<float>()[t * top_k + j] : 0;
+      }
+      ++at;
+    }
+    recv_rows.push_back(contiguous_block(ctx.out[0].as<std::byte>() + total * row, received[p] * row));
+    recv_routes.push_back(contiguous_block(routes_in + total * route, received[p] * route));
+    total += received[p];
+    ctx.out[3].as<int32_t>()[p] = static_cast<int32_t>(received[p]);
+  }
+  WEFT_CHECK(total <= capacity, "{}: {} rows received, room for {}", ctx.name, total, capacity);
+  WEFT_RETURN_IF_ERROR(group.all_to_all_v(ctx.name, send_routes, recv_routes));
+  WEFT_RETURN_IF_ERROR(group.all_to_all_v(ctx.name, send_rows, recv_rows));
+  for (int64_t r = 0; r < total; ++r) {
+    std::memcpy(ctx.out[1].as<int32_t>() + r * top_k, routes_in + r * route, static_cast<size_t>(top_k * 4));
+    std::memcpy(ctx.out[2].as<float>() + r * top_k, routes_in + r * route + top_k * 4, static_cast<size_t>(top_k * 4));
+  }
+  *ctx.received_rows = total;
+  return {};
+}
+
+// ---- ExpertCombine
+
+Result<ValueTypes> ExpertCombine::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 4, 4));
+  WEFT_RETURN_IF_ERROR(expect_group(kName, size));
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "experts", experts, 1, 1 << 20));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "slots", 3));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "slots", {DType::kF32}));
+  WEFT_RETURN_IF_ERROR(expect_routing(kName, in, 1, "received expert", DType::kI32));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 2, "counts", 1));
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "counts", in[2].shape()[0], size));
+  WEFT_RETURN_IF_ERROR(expect_routing(kName, in, 3, "expert", DType::kI32));
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "slots of a row", in[0].shape()[1], in[3].shape()[1]));
+  if (dtype != DType::kF32 && dtype != DType::kBF16) {
+    return invalid_argument(fmt::format("{}: dtype is {}, expected F32 or BF16", kName, dtype_name(dtype)));
+  }
+  return ValueTypes{{{DType::kF32, {in[3].shape()[0], in[0].shape()[2]}}, in[3].rows}};
+}
+
+Result<std::vector<Placements>> ExpertCombine::placements(TypeSpan in) const {
+  return std::vector<Placements>{in[3].placement};
+}
+
+Work ExpertCombine::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
+  Work work = streaming_work(in, out);
+  const int64_t top_k = in[3].shape()[1], rows = in[3].shape()[0], slot = in[0].shape()[2] * dtype_bits(dtype) / 8;
+  const double remote = static_cast<double>(size - 1) / static_cast<double>(size);
+  work.bytes_sent = static_cast<int64_t>(remote * static_cast<double>(rows * top_k * slot));
+  work.flops = static_cast<double>(rows * top_k * in[0].shape()[2]);
+  work.scratch_bytes = align_up(in[0].shape()[0] * top_k * slot) + align_up(rows * top_k * slot);
+  return work;
+}
+
+Status ExpertCombine::run(RunContext& ctx) const {
+  const TensorView &slots = ctx.in[0], &received = ctx.in[1], &counts = ctx.in[2], &expert = ctx.in[3], &y = ctx.out[0];
+  Communicator& group = group_of(ctx, axis, size);
+  const int64_t top_k = slots.shape()[1], width = slots.shape()[2], element = dtype_bits(dtype) / 8, slot = width * element;
+  const bool narrow = dtype == DType::kBF16;
+
+  // The outputs of all used slots, by rank and ascending row, packed.
+  std::byte* packed = ctx.scratch.data();
+  int64_t used = 0, row = 0;
+  std::vector<Blocks> send, recv;
+  for (int64_t p = 0; p < size; ++p) {
+    const int64_t begin = used;
+    for (const int64_t end = row + counts.as<int32_t>()[p]; row < end; ++row) {
+      for (int64_t j = 0; j < top_k; ++j) {
+        if (received.as<int32_t>()[row * top_k + j] < 0) continue;
+        const float* from = slots.as<float>() + (row * top_k + j) * width;
+        std::byte* to = packed + used++ * slot;
+        if (narrow) {
+          for (int64_t c = 0; c < width; ++c) reinterpret_cast<bf16*>(to)[c] = to_bf16(from[c]);
+        } else {
+          std::memcpy(to, from, static_cast<size_t>(slot));
+        }
+      }
+    }
+    send.push_back(contiguous_block(packed + begin * slot, (used - begin) * slot));
+  }
+  // Mine come back the way they went: by rank of their expert, ascending row, ascending slot.
+  const int64_t rows = expert.shape()[0];
+  std::byte* back = packed + align_up(used * slot);
+  WEFT_CHECK(back + rows * top_k * slot <= ctx.scratch.data() + ctx.scratch.size(), "{}: scratch", ctx.name);
+  std::vector<int64_t> first(static_cast<size_t>(size) + 1, 0);
+  for (int64_t i = 0; i < rows * top_k; ++i) {
+    const int32_t e = expert.as<int32_t>()[i];
+    if (e >= 0) ++first[static_cast<size_t>(e / experts) + 1];
+  }
+  std::partial_sum(first.begin(), first.end(), first.begin());
+  for (int64_t p = 0; p < size; ++p) {
+    const auto i = static_cast<size_t>(p);
+    recv.push_back(contiguous_block(back + first[i] * slot, (first[i + 1] - first[i]) * slot));
+  }
+  WEFT_RETURN_IF_ERROR(group.all_to_all_v(ctx.name, send, recv));
+
+  std::vector<int64_t> next(first.begin(), first.end() - 1);
+  for (int64_t t = 0; t < rows; ++t) {
+    float* sum = y.as<float>() + t * width;
+    std::fill(sum, sum + width, 0.0f);
+    for (int64_t j = 0; j < top_k; ++j) {
+      const int32_t e = expert.as<int32_t>()[t * top_k + j];
+      if (e < 0) continue;
+      const std::byte* from = back + next[static_cast<size_t>(e / experts)]++ * slot;
+      for (int64_t c = 0; c < width; ++c) {
+        sum[c] += narrow ? to_float(reinterpret_cast<const bf16*>(from)[c]) : reinterpret_cast<const float*>(from)[c];
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace weft

@@ -1,0 +1,204 @@
+// Ops that move values between the ranks of a group along one mesh axis: comm/communicator.h. Passes insert them; models
+// never do.
+//
+//   AllReduce       x F32 Partial -> the sum, `dtype`, whole on every rank
+//   ReduceScatter   x F32 Partial [rows, ...] -> the sum, `dtype`, rows split over the axis (row_sets.h)
+//   AllGather       x sharded on `dim` -> whole. dim 0: rows of a row set -> those of the set above, in its order
+//   SliceRows       x [rows, ...] -> this rank's rows of the set that splits them over the axis; moves nothing
+//   HeadsToRows     x [local rows, H, d] -> [rows, H / n, d]: all heads of some rows become some heads of all rows
+//   SharedQuantise  x [T, K/n], a slice of the inputs of a linear layer whose blocks of 128 the axis cuts -> x' of
+//                   act_quant fp8_block128 (kernels/linear), the largest magnitude of a block taken over all its slices
+//   ExpertDispatch  x [t, D] A, expert [t, k] (ascending), weight [t, k] of this rank's rows -> the rows of all ranks of the
+//                   group that picked an expert of this rank, each row once, by rank and ascending row: x [R, D],
+//                   expert [R, k] (numbers within this rank; -1: not here), weight [R, k], and how many came from each
+//                   rank [n] I32
+//   ExpertCombine   slots [R, k, D] F32 (the output of every slot, rounded to `dtype`), expert [R, k] and counts of the
+//                   dispatch, and the expert [t, k] that was dispatched -> y [t, D] F32: sum over the slots of each row in
+//                   ascending expert id, from zero; slots travel in `dtype`
+// n is the size of the group. `capacity` is the first dimension of the output. Ranks without rows take part as well.
+#pragma once
+
+#include "graph/op_spec.h"
+
+namespace weft {
+
+template <>
+struct EnumText<MeshAxis> {
+  static constexpr std::array<std::string_view, 6> kNames = {"dp", "pp", "pcp", "tp", "dcp", "ep"};
+};
+
+struct AllReduce {
+  static constexpr std::string_view kName = "all_reduce";
+  MeshAxis axis = MeshAxis::kTp;
+  int64_t size = 1;
+  DType dtype = DType::kF32;
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    f("axis", self.axis);
+    f("size", self.size);
+    f("dtype", self.dtype);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Result<std::vector<Placements>> placements(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan) const { return {}; }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  bool operator==(const AllReduce&) const = default;
+};
+
+struct ReduceScatter {
+  static constexpr std::string_view kName = "reduce_scatter";
+  MeshAxis axis = MeshAxis::kTp;
+  int64_t size = 1;
+  DType dtype = DType::kF32;
+  int64_t capacity = 0;
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    f("axis", self.axis);
+    f("size", self.size);
+    f("dtype", self.dtype);
+    f("capacity", self.capacity);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Result<std::vector<Placements>> placements(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan) const { return {}; }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  bool operator==(const ReduceScatter&) const = default;
+};
+
+struct AllGather {
+  static constexpr std::string_view kName = "all_gather";
+  MeshAxis axis = MeshAxis::kTp;
+  int64_t size = 1;
+  int64_t dim = 0;
+  int64_t capacity = 0;
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    f("axis", self.axis);
+    f("size", self.size);
+    f("dim", self.dim);
+    f("capacity", self.capacity);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Result<std::vector<Placements>> placements(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan) const { return {}; }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  bool operator==(const AllGather&) const = default;
+};
+
+struct SliceRows {
+  static constexpr std::string_view kName = "slice_rows";
+  MeshAxis axis = MeshAxis::kTp;
+  int64_t size = 1;
+  int64_t capacity = 0;
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    f("axis", self.axis);
+    f("size", self.size);
+    f("capacity", self.capacity);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Result<std::vector<Placements>> placements(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan) const { return {}; }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  bool operator==(const SliceRows&) const = default;
+};
+
+struct HeadsToRows {
+  static constexpr std::string_view kName = "heads_to_rows";
+  MeshAxis axis = MeshAxis::kTp;
+  int64_t size = 1;
+  int64_t capacity = 0;
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    f("axis", self.axis);
+    f("size", self.size);
+    f("capacity", self.capacity);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Result<std::vector<Placements>> placements(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan) const { return {}; }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  bool operator==(const HeadsToRows&) const = default;
+};
+
+struct SharedQuantise {
+  static constexpr std::string_view kName = "shared_quantise";
+  MeshAxis axis = MeshAxis::kTp;
+  int64_t size = 1;
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    f("axis", self.axis);
+    f("size", self.size);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Result<std::vector<Placements>> placements(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan) const { return {}; }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  bool operator==(const SharedQuantise&) const = default;
+};
+
+struct ExpertDispatch {
+  static constexpr std::string_view kName = "expert_dispatch";
+  MeshAxis axis = MeshAxis::kEp;
+  int64_t size = 1;
+  int64_t experts = 0;   // of one rank
+  int64_t capacity = 0;  // R
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    f("axis", self.axis);
+    f("size", self.size);
+    f("experts", self.experts);
+    f("capacity", self.capacity);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Result<std::vector<Placements>> placements(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan) const { return {}; }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  bool operator==(const ExpertDispatch&) const = default;
+};
+
+struct ExpertCombine {
+  static constexpr std::string_view kName = "expert_combine";
+  MeshAxis axis = MeshAxis::kEp;
+  int64_t size = 1;
+  int64_t experts = 0;
+  DType dtype = DType::kF32;
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    f("axis", self.axis);
+    f("size", self.size);
+    f("experts", self.experts);
+    f("dtype", self.dtype);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Result<std::vector<Placements>> placements(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan) const { return {}; }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  bool operator==(const ExpertCombine&) const = default;
+};
+
+}  // namespace weft

@@ -1,0 +1,399 @@
+#include "graph/passes/shard.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include <fmt/format.h>
+
+namespace weft {
+namespace {
+
+constexpr int64_t kQuantBlock = 128;
+
+template <class... T>
+bool is_any(const Op& op) {
+  return (std::holds_alternative<T>(op) || ...);
+}
+
+Placement& on(Placements& placements, MeshAxis axis) { return placements[static_cast<size_t>(axis)]; }
+const Placement& on(const Placements& placements, MeshAxis axis) { return placements[static_cast<size_t>(axis)]; }
+
+RowSet without_tp(RowSet set) { return set == RowSet::kTp ? RowSet::kAll : set == RowSet::kPcpTp ? RowSet::kPcp : set; }
+
+bool has_rows(const ValueType& type) { return type.rows == Rows::kTokens || type.rows == Rows::kLogits; }
+
+ShardRule rule_of(const Op& op, TypeSpan in) {
+  return std::visit([&](const auto& o) { return o.shard_rule(in); }, op);
+}
+
+class Sharder {
+ public:
+  Sharder(const Graph& graph, const ShardOptions& options)
+      : from_(graph), options_(options), to_(graph.name()), placed_(graph.values().size()), made_(graph.values().size()),
+        rows_(graph.nodes().size(), RowSet::kAll) {}
+
+  Result<Graph> run() {
+    choose_rows();
+    WEFT_RETURN_IF_ERROR(add_values());
+    for (size_t n = 0; n < from_.nodes().size(); ++n) WEFT_RETURN_IF_ERROR(add(n));
+    for (ValueId id : from_.results()) {
+      WEFT_ASSIGN_OR_RETURN(const ValueId whole, convert(id, Placements{}, {}));
+      to_.mark_result(whole);
+    }
+    WEFT_RETURN_IF_ERROR(verify(to_));
+    return std::move(to_);
+  }
+
+ private:
+  // ---- Rows of every node
+
+  bool splits_weight(const Node& node, MeshAxis axis) const {
+    for (ValueId id : node.in) {
+      const Value& value = from_.value(id);
+      if (value.role == ValueRole::kWeight && on(options_.weight_placement(value), axis).kind == Placement::Kind::kSharded) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // Rows that the node's own nature asks for.
+  std::optional<RowSet> fixed_rows(const Node& node) const {
+    if (!std::visit([](const auto& op) { return op.mutates(); }, node.op).empty()) return RowSet::kAll;
+    if (is_any<SparseAttention, IndexTopK>(node.op)) return options_.queries;
+    if (is_any<Experts>(node.op) && splits_weight(node, MeshAxis::kEp)) return options_.unique;
+    if (is_any<Embedding, HcPre, HcPost, HcHead, AddStreams, GatherRows>(node.op)) return options_.residual;
+    if (is_any<RmsNorm>(node.op)) {
+      const auto producer = maker_[node.in[0]];
+      if (producer >= 0 && is_any<HcPre>(from_.nodes()[producer].op)) return options_.residual;
+    }
+    return std::nullopt;
+  }
+
+  void choose_rows() {
+    maker_.assign(from_.values().size(), -1);
+    for (size_t n = 0; n < from_.nodes().size(); ++n) {
+      for (ValueId id : from_.nodes()[n].out) maker_[id] = static_cast<int>(n);
+    }
+    // Backwards: what the consumers need, the least split of it.
+    std::vector<std::optional<RowSet>> needed(from_.values().size());
+    const auto need = [&](ValueId id, RowSet set) {
+      std::optional<RowSet>& have = needed[id];
+      have = !have ? set : contains(set, *have) ? set : contains(*have, set) ? *have : RowSet::kAll;
+    };
+    for (ValueId id : from_.results()) need(id, RowSet::kAll);
+    for (size_t n = from_.nodes().size(); n-- > 0;) {
+      const Node& node = from_.nodes()[n];
+      RowSet rows = RowSet::kAll;
+      if (const auto fixed = fixed_rows(node)) {
+        rows = *fixed;
+      } else {
+        std::optional<RowSet> all;
+        for (ValueId id : node.out) {
+          if (needed[id]) all = !all || contains(*needed[id], *all) ? *needed[id] : *all;
+        }
+        rows = all.value_or(RowSet::kAll);
+      }
+      if (splits_weight(node, MeshAxis::kTp)) rows = without_tp(rows);
+      rows_[n] = rows;
+      for (ValueId id : node.in) {
+        if (has_rows(from_.value(id).type)) need(id, rows);
+      }
+    }
+    // Forwards: an op without weights takes the rows that it is given.
+    for (size_t n = 0; n < from_.nodes().size(); ++n) {
+      const Node& node = from_.nodes()[n];
+      if (!is_any<Rope, Quantise, Swiglu, Add, AddPositionBias>(node.op)) continue;
+      for (ValueId id : node.in) {
+        if (maker_[id] < 0 || from_.value(id).role != ValueRole::kActivation) continue;
+        const RowSet given = rows_[maker_[id]];
+        if (given != rows_[n] && contains(rows_[n], given) && !is_any<RopeTable>(from_.nodes()[maker_[id]].op)) rows_[n] = given;
+      }
+    }
+  }
+
+  // ---- Values
+
+  int64_t size(MeshAxis axis) const { return options_.mesh.size(axis); }
+
+  Result<ValueType> local_type(const Value& value, const Placements& placements) const {
+    ValueType type = value.type;
+    type.placement = placements;
+    for (int axis = 0; axis < kNumMeshAxes; ++axis) {
+      const Placement& p = placements[axis];
+      if (p.kind != Placement::Kind::kSharded) continue;
+      int64_t& dim = type.tensor.shape[p.dim];
+      const int64_t n = size(static_cast<MeshAxis>(axis));
+      if (dim % n != 0) {
+        return invalid_argument(fmt::format("'{}' {}: dimension {} is not divisible by {} {}", value.name, to_string(value.type),
+                                            p.dim, mesh_axis_name(static_cast<MeshAxis>(axis)), n));
+      }
+      dim /= n;
+    }
+    return type;
+  }
+
+  Status add_values() {
+    for (size_t id = 0; id < from_.values().size(); ++id) {
+      const Value& value = from_.values()[id];
+      if (value.role == ValueRole::kActivation) continue;
+      ValueType type = value.type;
+      if (value.role == ValueRole::kWeight) {
+        WEFT_ASSIGN_OR_RETURN(type, local_type(value, options_.weight_placement(value)));
+      }
+      WEFT_ASSIGN_OR_RETURN(made_[id], to_.add_value(value.name, type, value.role));
+      placed_[id].emplace(type.placement, made_[id]);
+    }
+    return {};
+  }
+
+  // ---- Conversions
+
+  int64_t capacity(const ValueType& type, RowSet set) const {
+    return type.rows == Rows::kLogits ? type.shape()[0] : options_.capacity[static_cast<size_t>(set)];
+  }
+
+  // The value `id` of the old graph, placed so; made once. `region` of the node that needs it.
+  Result<ValueId> convert(ValueId id, const Placements& wanted, const std::string& region) {
+    if (const auto at = placed_[id].find(wanted); at != placed_[id].end()) return at->second;
+    ValueId now = made_[id];
+    // Out of the inner axis first, into the outer one first.
+    const RowSet target = row_set(wanted);
+    if (has_rows(from_.value(id).type)) {  // up to a set that has the rows
+      for (RowSet set = row_set(to_.value(now).type.placement); !contains(set, target); set = row_set(to_.value(now).type.placement)) {
+        const MeshAxis axis = last_axis(set);
+        if (on(wanted, axis).kind == Placement::Kind::kSharded && on(wanted, axis).dim > 0) break;  // heads_to_rows, below
+        WEFT_ASSIGN_OR_RETURN(now, move(id, now, axis, Placement::replicated(), target, region));
+      }
+    }
+    for (MeshAxis axis : {MeshAxis::kTp, MeshAxis::kPcp}) {
+      if (on(wanted, axis) == Placement::sharded(0)) continue;
+      WEFT_ASSIGN_OR_RETURN(now, move(id, now, axis, on(wanted, axis), target, region));
+    }
+    for (MeshAxis axis : {MeshAxis::kPcp, MeshAxis::kTp}) {
+      if (on(wanted, axis) != Placement::sharded(0)) continue;
+      WEFT_ASSIGN_OR_RETURN(now, move(id, now, axis, on(wanted, axis), target, region));
+    }
+    if (to_.value(now).type.placement != wanted) {
+      return invalid_argument(fmt::format("'{}' is {}, which cannot become{}", from_.value(id).name,
+                                          to_string(to_.value(now).type), to_string(wanted)));
+    }
+    return now;
+  }
+
+  Result<ValueId> move(ValueId id, ValueId now, MeshAxis axis, const Placement& wanted, RowSet target, const std::string& region) {
+    const ValueType type = to_.value(now).type;
+    const Placement have = on(type.placement, axis);
+    if (have == wanted) return now;
+    const int64_t n = size(axis);
+    const RowSet set = row_set(type.placement);
+    const bool into_rows = wanted == Placement::sharded(0);
+    const auto deeper = [&] { return axis == MeshAxis::kPcp ? RowSet::kPcp : set == RowSet::kPcp ? RowSet::kPcpTp : RowSet::kTp; };
+    if (have.kind == Placement::Kind::kPartial) {
+      const DType dtype = from_.value(id).type.dtype();
+      if (into_rows) return emit(id, now, ReduceScatter{axis, n, dtype, capacity(type, deeper())}, "reduce_scatter", axis, region);
+      WEFT_ASSIGN_OR_RETURN(now, emit(id, now, AllReduce{axis, n, dtype}, "all_reduce", axis, region));
+      return move(id, now, axis, wanted, target, region);
+    }
+    if (have == Placement::sharded(0) && has_rows(type)) {
+      if (wanted == Placement::sharded(1) && type.shape().rank() == 3) {
+        return emit(id, now, HeadsToRows{axis, n, capacity(type, parent(set))}, "heads_to_rows", axis, region);
+      }
+      WEFT_ASSIGN_OR_RETURN(now, emit(id, now, AllGather{axis, n, 0, capacity(type, parent(set))}, "all_gather", axis, region));
+      return move(id, now, axis, wanted, target, region);
+    }
+    if (have.kind == Placement::Kind::kSharded) {
+      WEFT_ASSIGN_OR_RETURN(now, emit(id, now, AllGather{axis, n, have.dim, type.shape()[0]}, "all_gather", axis, region));
+      return move(id, now, axis, wanted, target, region);
+    }
+    if (into_rows && has_rows(type)) {
+      return emit(id, now, SliceRows{axis, n, capacity(type, deeper())}, "slice_rows", axis, region, Stream::kCompute);
+    }
+    return now;  // convert() says what is wrong
+  }
+
+  Result<ValueId> emit(ValueId id, ValueId now, Op op, std::string_view what, MeshAxis axis, const std::string& region,
+                       Stream stream = Stream::kComm) {
+    const bool sum = is_any<AllReduce, ReduceScatter>(op);
+    std::string name = from_.value(id).name;
+    if (!sum || to_.find(name) >= 0) name = fmt::format("{}.{}_{}", name, what, mesh_axis_name(axis));
+    for (int copy = 2; to_.find(name) >= 0; ++copy) name = fmt::format("{}.{}_{}.{}", from_.value(id).name, what, mesh_axis_name(axis), copy);
+    WEFT_ASSIGN_OR_RETURN(const auto out, to_.add_node(std::move(op), {now}, name, region, stream));
+    placed_[id].emplace(to_.value(out[0]).type.placement, out[0]);
+    return out[0];
+  }
+
+  // ---- Nodes
+
+  // The letter that each axis splits this node by: '\0' for none.
+  char letter(const Node& node, const ShardRule& rule, MeshAxis axis, RowSet rows) const {
+    for (size_t i = 0; i < node.in.size() && i < rule.in.size(); ++i) {
+      if (from_.value(node.in[i]).role != ValueRole::kWeight || rule.in[i].empty()) continue;
+      const Placement& p = on(to_.value(made_[node.in[i]]).type.placement, axis);
+      if (p.kind == Placement::Kind::kSharded) return rule.in[i][static_cast<size_t>(p.dim)];
+    }
+    const Placements split = with_row_set({}, rows);
+    if (on(split, axis) == Placement::sharded(0)) return kRows;
+    // As it comes: heads, or features of an elementwise op.
+    if (node.in.empty() || rule.in.empty() || rule.in[0].empty()) return 0;
+    const ValueId first = made_[node.in[0]];
+    if (first < 0) return 0;
+    const Placement& p = on(to_.value(first).type.placement, axis);
+    if (p.kind != Placement::Kind::kSharded || p.dim == 0) return 0;
+    const char here = rule.in[0][static_cast<size_t>(p.dim)];
+    return rule.split.find(here) == std::string::npos ? '\0' : here;
+  }
+
+  // The op of one rank of n, where `l` is the letter that is split.
+  static Op localise(const Op& op, char l, const ShardRule& rule, int64_t n) {
+    if (const Linear* linear = std::get_if<Linear>(&op)) {
+      Linear local = *linear;
+      if (l == kRows) return local;
+      if (rule.partial.find(l) != std::string::npos) {
+        local.k_blocks /= n;
+        local.dtype = DType::kF32;
+      } else {
+        if (local.groups > 1) local.groups /= n;
+        if (local.heads > 0) local.heads /= n;
+      }
+      return local;
+    }
+    return op;
+  }
+
+  Status check_divisible(const Node& node, const std::string& name, char l, const ShardRule& rule, int64_t n) const {
+    const Linear* linear = std::get_if<Linear>(&node.op);
+    if (linear == nullptr || l == kRows) return {};
+    const auto refuse = [&](std::string_view what, int64_t count) {
+      return invalid_argument(fmt::format("'{}': {} {} cannot be split over {} ranks", name, count, what, n));
+    };
+    if (rule.partial.find(l) != std::string::npos && linear->k_blocks % n != 0) return refuse("canonical blocks", linear->k_blocks);
+    if (linear->groups > 1 && linear->groups % n != 0) return refuse("output groups", linear->groups);
+    if (linear->heads > 0 && l != 0 && linear->heads % n != 0) return refuse("heads", linear->heads);
+    return {};
+  }
+
+  Status add(size_t number) {
+    const Node& node = from_.nodes()[number];
+    const std::string name = node.out.empty() ? std::string(op_name(node.op)) : from_.value(node.out[0]).name;
+    if (is_any<Experts>(node.op) && splits_weight(node, MeshAxis::kEp)) return add_expert_parallel(node, name, rows_[number]);
+
+    const std::vector<ValueType> whole_types = types_of(from_, node.in);
+    const ShardRule rule = rule_of(node.op, whole_types);
+    const RowSet rows = rows_[number];
+    Op op = node.op;
+    std::string node_name = name;
+    std::vector<Placements> wanted(node.in.size());
+    for (MeshAxis axis : {MeshAxis::kPcp, MeshAxis::kTp, MeshAxis::kEp}) {
+      if (size(axis) == 1) continue;
+      const char l = letter(node, rule, axis, rows);
+      if (l == 0) continue;
+      for (size_t i = 0; i < node.in.size() && i < rule.in.size(); ++i) {
+        const Value& value = from_.value(node.in[i]);
+        if (value.role == ValueRole::kState) continue;
+        if (l == kRows) {
+          if (has_rows(value.type) && takes_rows(node, i)) on(wanted[i], axis) = Placement::sharded(0);
+          continue;
+        }
+        const size_t dim = rule.in[i].find(l);
+        if (dim != std::string::npos) on(wanted[i], axis) = Placement::sharded(static_cast<int>(dim));
+      }
+      WEFT_RETURN_IF_ERROR(check_divisible(node, name, l, rule, size(axis)));
+      op = localise(op, l, rule, size(axis));
+      if (l != kRows && rule.partial.find(l) != std::string::npos) node_name = name + ".partial";
+    }
+
+    std::vector<ValueId> in;
+    for (size_t i = 0; i < node.in.size(); ++i) {
+      const ValueId id = node.in[i];
+      const Value& value = from_.value(id);
+      if (value.role == ValueRole::kWeight || value.role == ValueRole::kState) {
+        in.push_back(made_[id]);
+        continue;
+      }
+      WEFT_ASSIGN_OR_RETURN(const ValueId placed, convert(id, wanted[i], node.region));
+      in.push_back(placed);
+    }
+    WEFT_RETURN_IF_ERROR(share_quantisation(op, node, wanted, in, name));
+    WEFT_ASSIGN_OR_RETURN(const auto out, to_.add_node(std::move(op), std::move(in), node_name, node.region, node.stream));
+    record(node, out);
+    return {};
+  }
+
+  // Whether the rows of input i are those that the op works on (keys and values are all rows, whatever the queries are).
+  static bool takes_rows(const Node& node, size_t i) { return !(is_any<SparseAttention>(node.op) && i == 1); }
+
+  // Blocks of activation quantisation that a slice of the inputs cuts: their scale is shared.
+  Status share_quantisation(Op& op, const Node& node, const std::vector<Placements>& wanted, std::vector<ValueId>& in, const std::string& name) {
+    Linear* linear = std::get_if<Linear>(&op);
+    if (linear == nullptr || linear->act_quant != ActQuant::kFp8Block128 || linear->groups > 1) return {};
+    const Shape& x = to_.value(in[0]).type.shape();
+    if (on(wanted[0], MeshAxis::kTp) != Placement::sharded(1) || x[1] % kQuantBlock == 0) return {};
+    WEFT_ASSIGN_OR_RETURN(const auto out, to_.add_node(SharedQuantise{MeshAxis::kTp, size(MeshAxis::kTp)}, {in[0]},
+                                                       name + ".shared_quantise", node.region, Stream::kComm));
+    in[0] = out[0];
+    linear->act_quant = ActQuant::kNone;
+    return {};
+  }
+
+  void record(const Node& node, const std::vector<ValueId>& out) {
+    for (size_t i = 0; i < out.size(); ++i) {
+      made_[node.out[i]] = out[i];
+      placed_[node.out[i]].emplace(to_.value(out[i]).type.placement, out[i]);
+    }
+  }
+
+  Status add_expert_parallel(const Node& node, const std::string& name, RowSet rows) {
+    constexpr MeshAxis kEp = MeshAxis::kEp;
+    const int64_t n = size(kEp);
+    const Experts& experts = std::get<Experts>(node.op);
+    const Placements split = with_row_set({}, rows);
+    std::vector<ValueId> in;
+    for (int i = 0; i < 3; ++i) {
+      WEFT_ASSIGN_OR_RETURN(const ValueId placed, convert(node.in[i], split, node.region));
+      in.push_back(placed);
+    }
+    const int64_t local = to_.value(made_[node.in[3]]).type.shape()[0], capacity = n * to_.value(in[0]).type.shape()[0];
+    WEFT_ASSIGN_OR_RETURN(const auto sent, to_.add_node(ExpertDispatch{kEp, n, local, capacity}, in, name + ".dispatch",
+                                                        node.region, Stream::kComm));
+    std::vector<ValueId> slot_in = {sent[0], sent[1], sent[2]};
+    for (size_t i = 3; i < node.in.size(); ++i) slot_in.push_back(made_[node.in[i]]);
+    WEFT_ASSIGN_OR_RETURN(const auto slots, to_.add_node(ExpertSlots{experts}, std::move(slot_in), name + ".slots", node.region,
+                                                         node.stream));
+    // A slot's output is rounded, unless its weight was multiplied in afterwards.
+    const DType dtype = experts.weight_before_w2 ? from_.value(node.in[0]).type.dtype() : DType::kF32;
+    WEFT_ASSIGN_OR_RETURN(const auto out, to_.add_node(ExpertCombine{kEp, n, local, dtype}, {slots[0], sent[1], sent[3], in[1]},
+                                                       name, node.region, Stream::kComm));
+    record(node, out);
+    return {};
+  }
+
+  static constexpr char kRows = '#';
+
+  const Graph& from_;
+  const ShardOptions& options_;
+  Graph to_;
+  struct Less {
+    bool operator()(const Placements& a, const Placements& b) const {
+      for (size_t i = 0; i < a.size(); ++i) {
+        if (a[i].kind != b[i].kind) return a[i].kind < b[i].kind;
+        if (a[i].dim != b[i].dim) return a[i].dim < b[i].dim;
+      }
+      return false;
+    }
+  };
+  std::vector<std::map<Placements, ValueId, Less>> placed_;  // by old value: its new values by placement
+  std::vector<ValueId> made_;                                // by old value: as its node made it
+  std::vector<int> maker_;                                   // by old value: node, -1: none
+  std::vector<RowSet> rows_;                                 // by old node
+};
+
+}  // namespace
+
+Result<Graph> shard(const Graph& graph, const ShardOptions& options) {
+  if (options.mesh.stage() == 1) return graph;
+  return Sharder(graph, options).run();
+}
+
+}  // namespace weft

@@ -1,0 +1,39 @@
+// The pass that turns the graph of one rank into the SPMD graph of a layout: weights and rows get placements, ops their local
+// shapes, and collectives are inserted where a value does not lie as an op needs it.
+//
+// The layout is given as three decisions:
+//   weights      which weight is split, along which axis and dimension: the ops that use it are split with it (its letter in
+//                their shard_rule), and a split sum leaves a partial sum
+//   residual     row set of the residual streams: ops on them (hyper-connections, the norm behind hc_pre) work on those rows
+//   queries      row set of the queries: sparse attention and the index selection work on those rows; what writes a cache
+//                always works on all rows
+// All other ops follow: a linear layer or a norm works on the rows that its consumers need, an op without weights on the rows
+// that it is given. So rows are gathered once, behind a norm, never as residual streams.
+//
+// expand(shard(g)) is the same for every layer: nothing looks at a layer's number.
+#pragma once
+
+#include <array>
+#include <functional>
+
+#include "graph/graph.h"
+#include "graph/row_sets.h"
+#include "sharding/mesh.h"
+
+namespace weft {
+
+struct ShardOptions {
+  MeshSizes mesh;
+  // Where a weight lies; whole on all axes unless the layout splits it. Scales are asked for like weights.
+  std::function<Placements(const Value& weight)> weight_placement;
+  RowSet residual = RowSet::kAll;
+  RowSet queries = RowSet::kAll;
+  RowSet unique = RowSet::kAll;  // rows that no other rank of an expert group has
+  // Most rows of each set in a step of this shape; [kAll] is the step's own capacity.
+  std::array<int64_t, kNumRowSets> capacity{};
+};
+
+// Errors name the node and what cannot be split. One rank: the graph as it is.
+Result<Graph> shard(const Graph& graph, const ShardOptions& options);
+
+}  // namespace weft

@@ -1,0 +1,124 @@
+#include "models/layout_graph.h"
+
+#include <fmt/format.h>
+
+#include "comm/bytes.h"
+#include "graph/passes/shard.h"
+
+namespace weft {
+namespace {
+
+bool splits_queries_over_tp(const Layout& layout, StepPhase phase) {
+  const auto split = query_split(layout, phase);
+  return split && split->axis == MeshAxis::kTp;
+}
+
+bool splits_rows_over_pcp(const Layout& layout, StepPhase phase) {
+  const auto split = query_split(layout, phase);
+  return split && split->axis == MeshAxis::kPcp;
+}
+
+RowSet deeper(RowSet set, bool tp) { return !tp ? set : set == RowSet::kPcp ? RowSet::kPcpTp : RowSet::kTp; }
+
+struct RowChoice {
+  RowSet residual, queries, unique;
+};
+
+RowChoice choose_rows(const Layout& layout, StepPhase phase) {
+  const bool tp = layout.mesh.tp > 1, pcp_rows = splits_rows_over_pcp(layout, phase);
+  const RowSet outer = pcp_rows ? RowSet::kPcp : RowSet::kAll;
+  RowChoice rows;
+  rows.residual = deeper(outer, tp && layout.sequence_parallel);
+  rows.queries = splits_queries_over_tp(layout, phase) ? RowSet::kTp : outer;
+  rows.unique = deeper(pcp_rows || layout.mesh.pcp == 1 ? outer : RowSet::kPcp, tp);
+  return rows;
+}
+
+}  // namespace
+
+RowSetOptions row_set_options(const Layout& layout, StepPhase phase) {
+  const RowChoice rows = choose_rows(layout, phase);
+  const auto used = [&](MeshAxis axis) {
+    const auto in = [&](RowSet set) {
+      return with_row_set({}, set)[static_cast<size_t>(axis)] == Placement::sharded(0);
+    };
+    return in(rows.residual) || in(rows.queries) || (layout.mesh.ep > 1 && in(rows.unique));
+  };
+  RowSetOptions options;
+  options.tp = used(MeshAxis::kTp);
+  options.pcp = used(MeshAxis::kPcp);
+  if (const auto split = query_split(layout, phase)) {
+    (split->axis == MeshAxis::kTp ? options.tp_split : options.pcp_split) = split->split;
+  }
+  return options;
+}
+
+Placements weight_placement(const Layout& layout, StepPhase phase, WeightSplit split) {
+  Placements placements;
+  const auto place = [&](MeshAxis axis, int dim) { placements[static_cast<size_t>(axis)] = Placement::sharded(dim); };
+  const bool tp = layout.mesh.tp > 1, heads = tp && !splits_queries_over_tp(layout, phase);
+  const bool output = heads || (tp && (layout.o_proj == OProjChoice::kSharded || layout.o_proj == OProjChoice::kGroupMajor));
+  switch (split) {
+    case WeightSplit::kWhole: break;
+    case WeightSplit::kHeads:
+      if (heads) place(MeshAxis::kTp, 0);
+      break;
+    case WeightSplit::kOutputGroups:
+      if (output) place(MeshAxis::kTp, 0);
+      break;
+    case WeightSplit::kOutputInputs:
+      if (output) place(MeshAxis::kTp, 1);
+      break;
+    case WeightSplit::kVocabulary:
+      if (tp && layout.lm_head == WeightChoice::kSharded) place(MeshAxis::kTp, 0);
+      break;
+    case WeightSplit::kSharedInner:
+      if (tp && layout.shared == WeightChoice::kSharded) place(MeshAxis::kTp, 0);
+      break;
+    case WeightSplit::kSharedInputs:
+      if (tp && layout.shared == WeightChoice::kSharded) place(MeshAxis::kTp, 1);
+      break;
+    case WeightSplit::kExperts:
+      if (layout.mesh.ep > 1) place(MeshAxis::kEp, 0);
+      break;
+  }
+  return placements;
+}
+
+Status check_executable(const Layout& layout) {
+  WEFT_RETURN_IF_ERROR(check_layout(layout));
+  static const LayoutRule<> kRules[] = {
+      {"dp", [](const Layout& l) { return l.mesh.dp > 1 ? std::string("data parallel groups (dp > 1) cannot be run yet; plan only") : ""; }},
+      {"pp", [](const Layout& l) { return l.mesh.pp > 1 ? std::string("pipeline stages (pp > 1) cannot be run yet; plan only") : ""; }},
+      {"dcp", [](const Layout& l) { return l.mesh.dcp > 1 ? std::string("decode context parallel (dcp > 1) cannot be run yet; plan only") : ""; }},
+      {"owned", [](const Layout& l) { return l.split == TokenSplit::kOwned ? std::string("split=owned cannot be run yet; plan only") : ""; }},
+      {"moe", [](const Layout& l) { return l.moe == MoeChoice::kTp ? std::string("moe=tp cannot be run yet; plan only") : ""; }},
+      {"streamed", [](const Layout& l) { return l.o_proj == OProjChoice::kStreamed ? std::string("o_proj=streamed cannot be run yet; plan only") : ""; }},
+      {"compressor", [](const Layout& l) { return l.compressor == CompressorChoice::kSplit ? std::string("compressor=split cannot be run yet; plan only") : ""; }},
+      {"router", [](const Layout& l) { return l.router == RouterChoice::kFull ? std::string("router=full cannot be run yet; plan only") : ""; }},
+  };
+  return check_rules(std::span<const LayoutRule<>>(kRules), layout);
+}
+
+Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOptions& options, const Layout& layout,
+                               StepPhase phase) {
+  WEFT_ASSIGN_OR_RETURN(Graph graph, kind == GraphKind::kTrunk ? model.build(options) : model.build_draft(options));
+  if (layout.mesh.stage() == 1) return graph;
+  const RowChoice rows = choose_rows(layout, phase);
+  ShardOptions shard_options;
+  shard_options.mesh = layout.mesh;
+  shard_options.weight_placement = [&](const Value& weight) {
+    return weight_placement(layout, phase, model.weight_split(weight.name));
+  };
+  shard_options.residual = rows.residual;
+  shard_options.queries = rows.queries;
+  shard_options.unique = rows.unique;
+  const int64_t tokens = options.shape.tokens, tp = layout.mesh.tp;
+  const TokenSplit pcp_split = row_set_options(layout, phase).pcp_split;
+  const StepCapacity capacity{tokens, options.cache.num_slots, 1 + options.cache.draft_rows};
+  const int64_t pcp_rows = local_row_capacity(pcp_split, capacity, layout.mesh.pcp);
+  shard_options.capacity = {tokens, rows_per_rank(tp, tokens), pcp_rows, rows_per_rank(tp, pcp_rows)};
+  return shard(graph, shard_options);
+}
+
+}  // namespace weft

@@ -1,0 +1,17 @@
+#pragma once
+
+namespace weft {
+
+// Along what a weight may be split over ranks (dimension of the split in brackets).
+enum class WeightSplit {
+  kWhole,         // a copy on every rank
+  kHeads,         // by query heads [0]
+  kOutputGroups,  // first output projection, by groups of heads [0]
+  kOutputInputs,  // (last) output projection, by its inputs [1]
+  kVocabulary,    // by vocabulary rows [0]
+  kSharedInner,   // shared expert, by inner features [0]
+  kSharedInputs,  // ... the projection back, by its inputs [1]
+  kExperts,       // stacked routed experts and their scales, by expert [0]
+};
+
+}  // namespace weft
