@@ -205,8 +205,8 @@ inline void prefetch_next(const Source& s, int64_t offset, int64_t step_bytes) {
   }
 }
 
-// Whole steps of [k, stop), which share `scale`; returns where they end. Not inlined for codes of a byte: beside the walk over
-// blocks and groups there are not enough registers for them.
+// Whole steps of [k, stop), which share `scale`; returns where they end. Apart from the walk over blocks and groups for codes
+// of a byte: there are not enough registers for both.
 template <class Format>
 __attribute__((always_inline)) inline int64_t pack_steps(const Source& s, const Panel& p, int64_t begin, int64_t k,
                                                          int64_t stop, F16 scale) {
@@ -218,8 +218,8 @@ __attribute__((always_inline)) inline int64_t pack_steps(const Source& s, const 
   return k;
 }
 template <class Format>
-__attribute__((noinline)) int64_t pack_steps_apart(const Source& s, const Panel& p, int64_t begin, int64_t k, int64_t stop,
-                                                   const F16& scale) {
+__attribute__((noinline)) int64_t pack_steps_apart(const Source& s, const Panel& p, int64_t begin, int64_t k,
+                                                   int64_t stop, const F16& scale) {
   return pack_steps<Format>(s, p, begin, k, stop, scale);
 }
 
