@@ -61,7 +61,7 @@ TEST(linear_view, all_variants_equal) {
   int pairs = 0;
   for (const Format& format : kFormats) {
     for (Values values : {Values::kUsual, Values::kAnyCode}) {
-      for (int64_t rows : {1, 3, 20}) {
+      for (int64_t rows : {1, 17}) {
         const Problem whole({.rows = rows,
                              .k = 640,
                              .cols = 300,
@@ -78,7 +78,7 @@ TEST(linear_view, all_variants_equal) {
     }
   }
   // Whole vectors of K: views 0, 2, 6 and 9. View 1 has blocks of 160.
-  EXPECT_EQ(pairs, 3 * (4 + 3 + 4 + 4));  // BF16; FP8 128x128 (not 9: column 32), FP8 without scale, FP4 E8M0
+  EXPECT_EQ(pairs, 2 * (4 + 3 + 4 + 4));  // BF16; FP8 128x128 (not 9: column 32), FP8 without scale, FP4 E8M0
 }
 
 // Rows of blocks that share a scale, for which x is scaled instead of the weights.
