@@ -87,11 +87,16 @@ Lists flat_lists(int64_t rows, int64_t n) {
   return lists;
 }
 
-Result<Lists> token_lists(const StepBatch& batch, TokenSplit how, int ranks) {
+using SegmentLists = std::vector<std::vector<Segment>>;
+
+Result<SegmentLists> segment_lists(const StepBatch& batch, TokenSplit how, int ranks) {
   GlobalBatch global;
   for (const Segment& s : batch.segments) global.requests.push_back({s.request, s.len, s.kv_end, false});
   global.num_rows = batch.num_tokens();
-  WEFT_ASSIGN_OR_RETURN(const auto by_rank, split_tokens(global, how, ranks));
+  return split_tokens(global, how, ranks);
+}
+
+Lists token_lists(const SegmentLists& by_rank) {
   Lists lists(by_rank.size());
   for (size_t r = 0; r < by_rank.size(); ++r) {
     for (const Segment& s : by_rank[r]) {
@@ -131,12 +136,19 @@ Result<RowSets> make_row_sets(const StepBatch& batch, const RowSetOptions& optio
                                                        logit_parent == nullptr ? nullptr : &logit_parent->rows);
   };
   if (options.tp && tp_size > 1) {
-    WEFT_ASSIGN_OR_RETURN(const Lists lists, token_lists(batch, options.tp_split, tp_size));
-    fill(RowSet::kTp, lists, tp, RowSet::kAll);
+    WEFT_ASSIGN_OR_RETURN(const SegmentLists segments, segment_lists(batch, options.tp_split, tp_size));
+    fill(RowSet::kTp, token_lists(segments), tp, RowSet::kAll);
+    RowSplit& split = sets.tokens[static_cast<size_t>(RowSet::kTp)];
+    split.segments = segments[static_cast<size_t>(tp)];
+    int64_t row = 0;
+    for (Segment& s : split.segments) {
+      s.row0 = row;
+      row += s.len;
+    }
   }
   if (options.pcp && pcp_size > 1) {
-    WEFT_ASSIGN_OR_RETURN(const Lists lists, token_lists(batch, options.pcp_split, pcp_size));
-    fill(RowSet::kPcp, lists, pcp, RowSet::kAll);
+    WEFT_ASSIGN_OR_RETURN(const SegmentLists segments, segment_lists(batch, options.pcp_split, pcp_size));
+    fill(RowSet::kPcp, token_lists(segments), pcp, RowSet::kAll);
     if (options.tp && tp_size > 1) {
       fill(RowSet::kPcpTp, flat_lists(sets.tokens[static_cast<size_t>(RowSet::kPcp)].size(), tp_size), tp, RowSet::kPcp);
     }

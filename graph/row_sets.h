@@ -29,12 +29,19 @@ MeshAxis last_axis(RowSet set);
 // Whether every row that a rank holds of `inner` is one that it holds of `outer`.
 bool contains(RowSet outer, RowSet inner);
 
+// Of an op that keeps rows in caches: whether the caches, like the rows, are those of the requests of each rank (split=owned).
+// A state that is split so keeps the shape of the whole: every slot has its place on every rank, but only its owner fills it.
+inline bool own_requests(const ValueType& rows, const ValueType& state) {
+  return row_set(rows.placement) != RowSet::kAll && row_set(rows.placement) == row_set(state.placement);
+}
+
 // One set on one rank in one step.
 struct RowSplit {
   std::vector<int32_t> rows;    // by local row: its index among all rows of the step
   std::vector<int32_t> local;   // by local row: its index among this rank's rows of the parent set
   std::vector<int64_t> counts;  // rows of each rank of the last axis's group
   std::vector<int32_t> order;   // by gathered row (rank after rank): its index in the parent set; empty: the same index
+  std::vector<Segment> segments; // of the rows, row0 counted in local rows (tokens of kTp only)
   bool flat = false;            // equal blocks of consecutive rows, the last ones shorter (comm/bytes.h)
   bool unique = true;           // no row is on two ranks of the group (zigzag copies decode rows)
 

@@ -25,10 +25,15 @@ struct RunContext {
   const RowSets* row_sets = nullptr;
   Rows rows = Rows::kTokens;          // of input 0
   RowSet row_set = RowSet::kAll;      // of input 0
+  RowSet key_row_set = RowSet::kAll;  // of input 1
   RowSet out_row_set = RowSet::kAll;  // of output 0
   std::string_view name = {};         // of output 0: what errors of collectives call the value
   int64_t* received_rows = nullptr;   // set by expert_dispatch: rows of kReceived values from now on
 
+  // Requests of the rows of input 0, row0 counted in these rows.
+  std::span<const Segment> segments() const {
+    return row_set == RowSet::kAll ? std::span<const Segment>(batch.segments) : row_sets->of(Rows::kTokens, row_set).segments;
+  }
   // Row of the batch that row t of input 0 is.
   int64_t batch_row(int64_t t) const {
     return row_set == RowSet::kAll ? t : row_sets->of(Rows::kTokens, row_set).rows[static_cast<size_t>(t)];

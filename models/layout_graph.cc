@@ -20,8 +20,13 @@ bool splits_rows_over_pcp(const Layout& layout, StepPhase phase) {
 
 RowSet deeper(RowSet set, bool tp) { return !tp ? set : set == RowSet::kPcp ? RowSet::kPcpTp : RowSet::kTp; }
 
+bool owns_requests(const Layout& layout, StepPhase phase) {
+  const auto split = query_split(layout, phase);
+  return split && split->split == TokenSplit::kOwned;
+}
+
 struct RowChoice {
-  RowSet residual, queries, unique;
+  RowSet residual, queries, unique, writers = RowSet::kAll;
 };
 
 RowChoice choose_rows(const Layout& layout, StepPhase phase) {
@@ -30,6 +35,7 @@ RowChoice choose_rows(const Layout& layout, StepPhase phase) {
   RowChoice rows;
   rows.residual = deeper(outer, tp && layout.sequence_parallel);
   rows.queries = splits_queries_over_tp(layout, phase) ? RowSet::kTp : outer;
+  if (owns_requests(layout, phase)) rows.writers = rows.residual = RowSet::kTp;
   rows.unique = deeper(pcp_rows || layout.mesh.pcp == 1 ? outer : RowSet::kPcp, tp);
   return rows;
 }
@@ -57,7 +63,7 @@ Placements weight_placement(const Layout& layout, StepPhase phase, WeightSplit s
   Placements placements;
   const auto place = [&](MeshAxis axis, int dim) { placements[static_cast<size_t>(axis)] = Placement::sharded(dim); };
   const bool tp = layout.mesh.tp > 1, heads = tp && !splits_queries_over_tp(layout, phase);
-  const bool output = heads || (tp && (layout.o_proj == OProjChoice::kSharded || layout.o_proj == OProjChoice::kGroupMajor));
+  const bool output = heads || (tp && layout.o_proj != OProjChoice::kReplicated);
   switch (split) {
     case WeightSplit::kWhole: break;
     case WeightSplit::kHeads:
@@ -91,9 +97,12 @@ Status check_executable(const Layout& layout) {
       {"dp", [](const Layout& l) { return l.mesh.dp > 1 ? std::string("data parallel groups (dp > 1) cannot be run yet; plan only") : ""; }},
       {"pp", [](const Layout& l) { return l.mesh.pp > 1 ? std::string("pipeline stages (pp > 1) cannot be run yet; plan only") : ""; }},
       {"dcp", [](const Layout& l) { return l.mesh.dcp > 1 ? std::string("decode context parallel (dcp > 1) cannot be run yet; plan only") : ""; }},
-      {"owned", [](const Layout& l) { return l.split == TokenSplit::kOwned ? std::string("split=owned cannot be run yet; plan only") : ""; }},
+      {"owned", [](const Layout& l) {
+         return l.split == TokenSplit::kOwned && l.attention != AttentionChoice::kDsaCp
+                    ? std::string("split=owned needs dsa_cp, whose prefill fills the caches of every rank: tpN+dsa_cp+owned")
+                    : "";
+       }},
       {"moe", [](const Layout& l) { return l.moe == MoeChoice::kTp ? std::string("moe=tp cannot be run yet; plan only") : ""; }},
-      {"streamed", [](const Layout& l) { return l.o_proj == OProjChoice::kStreamed ? std::string("o_proj=streamed cannot be run yet; plan only") : ""; }},
       {"compressor", [](const Layout& l) { return l.compressor == CompressorChoice::kSplit ? std::string("compressor=split cannot be run yet; plan only") : ""; }},
       {"router", [](const Layout& l) { return l.router == RouterChoice::kFull ? std::string("router=full cannot be run yet; plan only") : ""; }},
   };
@@ -110,6 +119,12 @@ Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOp
   shard_options.weight_placement = [&](const Value& weight) {
     return weight_placement(layout, phase, model.weight_split(weight.name));
   };
+  shard_options.gathered = [&](const Value& weight) {
+    const WeightSplit split = model.weight_split(weight.name);
+    return layout.o_proj == OProjChoice::kStreamed && rows.queries == RowSet::kTp &&
+           (split == WeightSplit::kOutputGroups || split == WeightSplit::kOutputInputs);
+  };
+  shard_options.writers = rows.writers;
   shard_options.residual = rows.residual;
   shard_options.queries = rows.queries;
   shard_options.unique = rows.unique;
@@ -117,7 +132,8 @@ Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOp
   const TokenSplit pcp_split = row_set_options(layout, phase).pcp_split;
   const StepCapacity capacity{tokens, options.cache.num_slots, 1 + options.cache.draft_rows};
   const int64_t pcp_rows = local_row_capacity(pcp_split, capacity, layout.mesh.pcp);
-  shard_options.capacity = {tokens, rows_per_rank(tp, tokens), pcp_rows, rows_per_rank(tp, pcp_rows)};
+  const int64_t tp_rows = local_row_capacity(row_set_options(layout, phase).tp_split, capacity, layout.mesh.tp);
+  shard_options.capacity = {tokens, tp_rows, pcp_rows, rows_per_rank(tp, pcp_rows)};
   return shard(graph, shard_options);
 }
 

@@ -118,6 +118,32 @@ SavedSequence CacheStore::save(int32_t slot) const {
   return saved;
 }
 
+template <class F>
+void CacheStore::for_rows_since(int32_t slot, int64_t from, int64_t length, F&& visit) const {
+  for (const CacheSpec& spec : specs_) {
+    const TensorView cache = view(spec.name);
+    const int64_t first = spec.kind == CacheKind::kRing ? 0 : from / spec.ratio;
+    for (int64_t i = first; i < saved_rows(spec, length); ++i) {
+      visit(std::span(saved_row(spec, cache, slot, pages_[slot], i), static_cast<size_t>(spec.row_bytes())));
+    }
+  }
+}
+
+std::vector<std::byte> CacheStore::rows_since(int32_t slot, int64_t from, int64_t length) const {
+  std::vector<std::byte> rows;
+  for_rows_since(slot, from, length, [&](std::span<std::byte> row) { rows.insert(rows.end(), row.begin(), row.end()); });
+  return rows;
+}
+
+void CacheStore::set_rows_since(int32_t slot, int64_t from, int64_t length, std::span<const std::byte> rows) {
+  size_t at = 0;
+  for_rows_since(slot, from, length, [&](std::span<std::byte> row) {
+    std::memcpy(row.data(), rows.data() + at, row.size());
+    at += row.size();
+  });
+  WEFT_CHECK(at == rows.size(), "{} bytes of cache rows, expected {}", rows.size(), at);
+}
+
 Status CacheStore::restore(int32_t slot, const SavedSequence& saved) {
   WEFT_CHECK(length_[slot] == 0, "slot {} holds {} tokens", slot, length_[slot]);
   if (saved.rows.size() != specs_.size()) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -48,11 +49,20 @@ class CacheStore {
   // Forgets the last positions. At most draft_rows of them since the longest length, or everything.
   Status truncate(int32_t slot, int64_t length);
 
+  // What a sequence of `length` tokens holds of positions >= `from`, and everything in rings: how a rank that owns a request
+  // brings the others up to date. The same bytes back into a slot that has pages for them.
+  std::vector<std::byte> rows_since(int32_t slot, int64_t from, int64_t length) const;
+  void set_rows_since(int32_t slot, int64_t from, int64_t length, std::span<const std::byte> rows);
+
   SavedSequence save(int32_t slot) const;
   // Into an open slot of length 0.
   Status restore(int32_t slot, const SavedSequence& saved);
 
  private:
+  // visit(row) for each of those rows, in one order.
+  template <class F>
+  void for_rows_since(int32_t slot, int64_t from, int64_t length, F&& visit) const;
+
   CacheCapacity capacity_;
   std::vector<CacheSpec> specs_;
   std::vector<Buffer> buffers_;  // parallel to specs_

@@ -117,6 +117,7 @@ Status Executor::run(const StepBatch& batch, const RowSets& rows, std::span<cons
       ctx.rows = graph_.value(node.in[0]).type.rows;
       ctx.row_set = row_set(graph_.value(node.in[0]).type.placement);
     }
+    if (node.in.size() > 1) ctx.key_row_set = row_set(graph_.value(node.in[1]).type.placement);
     if (!node.out.empty()) {
       ctx.out_row_set = row_set(graph_.value(node.out[0]).type.placement);
       ctx.name = graph_.value(node.out[0]).name;

@@ -61,6 +61,7 @@ Result<std::unique_ptr<RankEngine>> RankEngine::create(std::shared_ptr<const Mod
   capacity.num_pages = ceil_div(o.total_context, capacity.page_tokens) + (o.max_sequences - 1);
   auto specs = engine->model_->caches(o.mode, capacity);
   WEFT_ASSIGN_OR_RETURN(engine->caches_, CacheStore::create(std::move(specs), capacity));
+  engine->synced_.assign(static_cast<size_t>(o.max_sequences), kSynced);
   WEFT_RETURN_IF_ERROR(engine->check_memory());
   return engine;
 }
@@ -152,6 +153,31 @@ Result<Executor*> RankEngine::executor(GraphKind kind, const StepBatch& batch) {
   return &at->second;
 }
 
+Status RankEngine::sync(std::span<const Segment> segments) {
+  Communicator* group = ranks_.group_of(MeshAxis::kTp);
+  if (options_.layout.split != TokenSplit::kOwned || group == nullptr) return {};
+  for (const Segment& segment : segments) {
+    int64_t& from = synced_[static_cast<size_t>(segment.request)];
+    const int64_t length = caches_.length(segment.request);
+    if (from < length) {
+      const int owner = slot_owner(segment.request, group->size());
+      std::vector<std::byte> rows = caches_.rows_since(segment.request, from, length);
+      WEFT_RETURN_IF_ERROR(group->broadcast("caches of an owned request", rows.data(), static_cast<int64_t>(rows.size()), owner));
+      caches_.set_rows_since(segment.request, from, length, rows);
+    }
+    from = kSynced;
+  }
+  return {};
+}
+
+void RankEngine::mark_owned(std::span<const Segment> segments) {
+  if (options_.layout.split != TokenSplit::kOwned) return;
+  for (const Segment& segment : segments) {
+    int64_t& from = synced_[static_cast<size_t>(segment.request)];
+    from = std::min(from, segment.first_position());
+  }
+}
+
 void RankEngine::append(StepBatch& batch, int32_t slot, int64_t first_position, std::span<const int32_t> tokens, Logits logits) const {
   const auto n = static_cast<int64_t>(tokens.size());
   const int64_t row0 = batch.num_tokens();
@@ -198,7 +224,10 @@ Status RankEngine::step(std::span<const StepRequest> requests, const ValueObserv
   batch_ = std::move(batch);
   if (world_ != nullptr) world_->set_step(++steps_);
   WEFT_ASSIGN_OR_RETURN(const RowSets rows, make_row_sets(batch_, row_set_options(options_.layout, phase_of(batch_)), ranks_));
+  const bool decode = phase_of(batch_) == StepPhase::kDecode;
+  if (!decode) WEFT_RETURN_IF_ERROR(sync(batch_.segments));
   WEFT_RETURN_IF_ERROR(run->run(batch_, rows, {}, arena(GraphKind::kTrunk), observer));
+  if (decode) mark_owned(batch_.segments);
   for (const StepRequest& request : requests) caches_.advance(request.slot, static_cast<int64_t>(request.tokens.size()));
   logits_ = run->value(kLogitsResult, batch_, arena(GraphKind::kTrunk));
   if (options_.max_drafts > 0) hidden_ = run->value(model_->hidden_value(model_->num_layers() - 1), batch_, arena(GraphKind::kTrunk));
@@ -227,7 +256,10 @@ Status RankEngine::draft(std::span<const DraftRequest> requests, DraftFrom from,
   const Executor::Input input{kHiddenInput, {type, draft_input_.data(), {}}};
   if (world_ != nullptr) world_->set_step(++steps_);
   WEFT_ASSIGN_OR_RETURN(const RowSets sets, make_row_sets(draft_batch_, row_set_options(options_.layout, phase_of(draft_batch_)), ranks_));
+  const bool decode = phase_of(draft_batch_) == StepPhase::kDecode;
+  if (!decode) WEFT_RETURN_IF_ERROR(sync(draft_batch_.segments));
   WEFT_RETURN_IF_ERROR(run->run(draft_batch_, sets, {&input, 1}, arena(GraphKind::kDraft), observer));
+  if (decode) mark_owned(draft_batch_.segments);
   draft_logits_ = run->value(kLogitsResult, draft_batch_, arena(GraphKind::kDraft));
   draft_hidden_ = run->value(model_->draft_hidden_value(), draft_batch_, arena(GraphKind::kDraft));
   return {};

@@ -2,6 +2,7 @@
 // the same calls in the same order.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <span>
@@ -65,7 +66,10 @@ class RankEngine {
   MemoryUse memory() const;
 
   Result<int32_t> open_sequence() { return caches_.open(); }
-  void close_sequence(int32_t slot) { caches_.close(slot); }
+  void close_sequence(int32_t slot) {
+    caches_.close(slot);
+    synced_[static_cast<size_t>(slot)] = kSynced;
+  }
   int64_t length(int32_t slot) const { return caches_.length(slot); }
   Status truncate(int32_t slot, int64_t length) { return caches_.truncate(slot, length); }
   SavedSequence save(int32_t slot) const { return caches_.save(slot); }
@@ -96,6 +100,10 @@ class RankEngine {
   GraphOptions graph_options(int64_t tokens, int64_t logits) const;
   Result<Graph> build(const ShapeKey& key) const;
   Status join_groups(Communicator* world);
+  // split=owned: decode steps fill the caches of a request on its owner alone. Before a step that needs them everywhere, the
+  // owner sends what the others miss.
+  Status sync(std::span<const Segment> segments);
+  void mark_owned(std::span<const Segment> segments);
   // Decode: only rows of one new token or its drafts.
   StepPhase phase_of(const StepBatch& batch) const;
   Status check_memory() const;
@@ -112,6 +120,8 @@ class RankEngine {
   std::vector<std::unique_ptr<Communicator>> groups_;  // of ranks_
   Communicator* world_ = nullptr;
   int64_t steps_ = 0;
+  static constexpr int64_t kSynced = std::numeric_limits<int64_t>::max();
+  std::vector<int64_t> synced_;         // by slot: positions from here on are on the owner alone
   std::map<ShapeKey, Executor> executors_;
   Buffer arena_[2];                     // by GraphKind, so that a draft step leaves the trunk's results alone
   StepBatch batch_, draft_batch_;

@@ -35,8 +35,8 @@ class Carver {
   int64_t used_ = 0;
 };
 
-const Segment& segment_of_row(const StepBatch& batch, int64_t row) {
-  auto after = std::upper_bound(batch.segments.begin(), batch.segments.end(), row,
+const Segment& segment_of_row(std::span<const Segment> segments, int64_t row) {
+  auto after = std::upper_bound(segments.begin(), segments.end(), row,
                                 [](int64_t r, const Segment& s) { return r < s.row0; });
   return *(after - 1);
 }
@@ -67,7 +67,7 @@ Work RingWrite::work(TypeSpan in, TypeSpan, const WorkEnv&) const {
 
 Status RingWrite::run(RunContext& ctx) const {
   const RingRows ring(ctx.in[1]);
-  for (const Segment& segment : ctx.batch.segments) {
+  for (const Segment& segment : ctx.segments()) {
     for (int64_t j = std::max<int64_t>(0, segment.len - ring.ring_rows()); j < segment.len; ++j) {
       std::memcpy(ring.row(segment.request, segment.first_position() + j),
                   ctx.in[0].as<std::byte>() + (segment.row0 + j) * ring.row_bytes(), ring.row_bytes());
@@ -148,7 +148,7 @@ Status Compressor::run(RunContext& ctx) const {
   auto* rope_kernel = pick_variant(rope_variants(), ctx.isa);
   const int64_t worker_bytes = compressor_scratch_bytes(slots, d, rope.rotary_dims);
 
-  for (const Segment& segment : ctx.batch.segments) {
+  for (const Segment& segment : ctx.segments()) {
     const int64_t first = segment.first_position();
     const int64_t first_group = first / ratio, num_groups = segment.kv_end / ratio - first_group;
     const PagedRows entries(ctx.in[4], ctx.batch.pages[segment.request]);
@@ -285,7 +285,7 @@ Status IndexTopK::run(RunContext& ctx) const {
   // Scores of row t: `split` hands ranges of entries to a function that may run on several threads.
   const auto pick = [&](int64_t t, const IndexScratch& scratch, auto&& split) {
     const int64_t row = ctx.batch_row(t);
-    const Segment& segment = segment_of_row(ctx.batch, row);
+    const Segment& segment = segment_of_row(ctx.batch.segments, row);
     const int64_t visible = (segment.first_position() + (row - segment.row0) + 1) / ratio;
     int32_t* picks = ctx.out[0].as<int32_t>() + t * top_k;
     if (visible <= top_k) {
@@ -385,7 +385,7 @@ Status SparseAttention::run(RunContext& ctx) const {
   const TensorView &q = ctx.in[0], &kv = ctx.in[1];
   const int64_t rows = q.shape()[0], heads = q.shape()[1], dim = q.shape()[2];
   const int64_t element = dtype_bits(q.dtype()) / 8, kv_row_bytes = dim * dtype_bits(kv.dtype()) / 8;
-  const bool has_picks = ctx.in.size() == 6;
+  const bool has_picks = ctx.in.size() == 6, local_keys = ctx.row_set != RowSet::kAll && ctx.key_row_set == ctx.row_set;
   const int64_t columns = max_columns(has_picks ? ctx.in[5].shape()[1] : 0);
   const int64_t list_bytes = align_up(columns * static_cast<int64_t>(sizeof(void*)));
   const int64_t worker_bytes = list_bytes + align_up(sparse_attention_scratch_bytes(heads, dim));
@@ -397,8 +397,9 @@ Status SparseAttention::run(RunContext& ctx) const {
   ctx.pool.parallel_for(rows * splits, 1, [&](int64_t item, int64_t, int worker) {
     const int64_t t = item / splits, split = item % splits;
     const int64_t head0 = heads * split / splits, head1 = heads * (split + 1) / splits;
-    const int64_t row = ctx.batch_row(t);
-    const Segment& segment = segment_of_row(ctx.batch, row);
+    // Keys of this step: all rows, or those of the same ranks as the queries (requests that are whole there).
+    const int64_t row = local_keys ? t : ctx.batch_row(t);
+    const Segment& segment = segment_of_row(local_keys ? ctx.segments() : std::span<const Segment>(ctx.batch.segments), row);
     const int64_t first = segment.first_position(), position = first + (row - segment.row0);
     auto* list = reinterpret_cast<const void**>(ctx.scratch.data() + worker * worker_bytes);
     int64_t n = 0;

@@ -18,6 +18,7 @@
 #pragma once
 
 #include "graph/op_spec.h"
+#include "graph/row_sets.h"
 #include "graph/ops/quantise_op.h"
 #include "graph/ops/rope_op.h"
 
@@ -30,7 +31,9 @@ struct RingWrite {
   static void visit_fields(Self&, F&&) {}
   Result<ValueTypes> infer(TypeSpan in) const;
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
-  ShardRule shard_rule(TypeSpan in) const { return {{"tw", "spw"}, {}, "", ""}; }
+  ShardRule shard_rule(TypeSpan in) const {
+    return own_requests(in[0], in[1]) ? ShardRule{{"tw", "tpw"}, {}, "t", ""} : ShardRule{{"tw", "spw"}, {}, "", ""};
+  }
   std::vector<int> mutates() const { return {1}; }
   Status run(RunContext& ctx) const;
   bool operator==(const RingWrite&) const = default;
@@ -54,7 +57,10 @@ struct Compressor {
   }
   Result<ValueTypes> infer(TypeSpan in) const;
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
-  ShardRule shard_rule(TypeSpan in) const { return {{"tw", "tw", "d", "spv", "ged"}, {}, "", ""}; }
+  ShardRule shard_rule(TypeSpan in) const {
+    return own_requests(in[0], in[3]) ? ShardRule{{"tw", "tw", "d", "tpv", "ted"}, {}, "t", ""}
+                                      : ShardRule{{"tw", "tw", "d", "spv", "ged"}, {}, "", ""};
+  }
   std::vector<int> mutates() const { return {3, 4}; }
   Status run(RunContext& ctx) const;
   bool operator==(const Compressor&) const = default;
@@ -75,7 +81,9 @@ struct IndexTopK {
   }
   Result<ValueTypes> infer(TypeSpan in) const;
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
-  ShardRule shard_rule(TypeSpan in) const { return {{"thd", "th", "ged"}, {"tk"}, "t", ""}; }
+  ShardRule shard_rule(TypeSpan in) const {
+    return {{"thd", "th", own_requests(in[0], in[2]) ? "ted" : "ged"}, {"tk"}, "t", ""};
+  }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
   bool operator==(const IndexTopK&) const = default;
@@ -96,7 +104,11 @@ struct SparseAttention {
   }
   Result<ValueTypes> infer(TypeSpan in) const;
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
-  ShardRule shard_rule(TypeSpan in) const { return {{"thd", "kd", "h", "spd", "ged", "tj"}, {"thd"}, "th", ""}; }
+  // Keys of the step: of all rows, or those of the same requests as the queries.
+  ShardRule shard_rule(TypeSpan in) const {
+    return own_requests(in[0], in[3]) ? ShardRule{{"thd", "td", "h", "tpd", "ted", "tj"}, {"thd"}, "th", ""}
+                                      : ShardRule{{"thd", "kd", "h", "spd", "ged", "tj"}, {"thd"}, "th", ""};
+  }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
   bool operator==(const SparseAttention&) const = default;

@@ -126,15 +126,25 @@ Work ReduceScatter::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   Work work = streaming_work(in, out);
   work.bytes_sent = reduce_scatter_bytes(size, in[0].shape()[0], width_of(in[0].tensor));
   work.flops = static_cast<double>((size - 1) * out[0].shape().num_elements());
+  work.scratch_bytes = in[0].tensor.bytes();  // rows that are not consecutive, put in order
   return work;
 }
 
 Status ReduceScatter::run(RunContext& ctx) const {
   const TensorView &x = ctx.in[0], &y = ctx.out[0];
   const RowSplit& split = split_of(ctx, ctx.out_row_set);
-  const ReduceArgs args{x.as<float>(), y.data, dtype, x.shape()[0], width_of(x.type)};
+  WEFT_CHECK(split.unique, "{}: a row that two ranks hold cannot be reduced to one of them", ctx.name);
+  ReduceArgs args{x.as<float>(), y.data, dtype, x.shape()[0], width_of(x.type)};
   if (split.flat) return group_of(ctx, axis, size).reduce_scatter(ctx.name, args);
-  WEFT_CHECK(split.order.empty(), "{}: rows of a reduce_scatter must be consecutive", ctx.name);
+  if (!split.order.empty()) {  // rows rank after rank
+    auto* ranked = reinterpret_cast<float*>(ctx.scratch.data());
+    const int64_t row = row_bytes_of(x);
+    WEFT_CHECK(x.shape()[0] * row <= static_cast<int64_t>(ctx.scratch.size()), "{}: scratch", ctx.name);
+    for (size_t i = 0; i < split.order.size(); ++i) {
+      std::memcpy(ctx.scratch.data() + static_cast<int64_t>(i) * row, x.as<std::byte>() + split.order[i] * row, static_cast<size_t>(row));
+    }
+    args.src = ranked;
+  }
   return group_of(ctx, axis, size).reduce_scatter_v(ctx.name, args, split.counts);
 }
 
@@ -145,7 +155,10 @@ Result<ValueTypes> AllGather::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_group(kName, size));
   WEFT_RETURN_IF_ERROR(expect_range(kName, "dim", dim, 0, in[0].shape().rank() - 1));
   ValueType out = in[0];
-  if (dim == 0) {
+  if (dim == 0 && in[0].rows == Rows::kStatic) {
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "capacity", capacity, in[0].shape()[0] * size));
+    out.tensor.shape[0] = capacity;
+  } else if (dim == 0) {
     WEFT_RETURN_IF_ERROR(expect_rows(kName, in, capacity));
     out.tensor.shape[0] = capacity;
   } else {
@@ -164,7 +177,7 @@ Work AllGather::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   const int64_t row = row_bytes_of(in[0].tensor);
   if (dim == 0) {
     work.bytes_sent = all_gather_bytes(size, capacity, row);
-    if (axis == MeshAxis::kPcp) work.scratch_bytes = capacity * row;  // rows before they are put in order
+    if (in[0].rows != Rows::kStatic) work.scratch_bytes = capacity * row;  // rows before they are put in order
   } else {
     work.bytes_sent = all_to_all_bytes(size, in[0].tensor.bytes());
   }
@@ -182,8 +195,12 @@ Status AllGather::run(RunContext& ctx) const {
       return n;
     }();
     const int64_t slice = outer == 0 ? 0 : x.type.bytes() / outer;
-    return group.all_to_all(ctx.name, gather_columns(x.data, y.data, static_cast<int>(size), outer, slice));
+    Exchange exchange = gather_columns(x.data, y.data, static_cast<int>(size), outer, slice);
+    if (x.row_stride != 0) exchange.send.first.stride = TensorType{x.dtype(), {x.row_stride}}.bytes();  // of a mapped weight
+    if (x.row_stride != 0) exchange.send.first = {x.as<std::byte>(), exchange.send.first.stride, outer, slice};
+    return group.all_to_all(ctx.name, exchange);
   }
+  if (ctx.rows == Rows::kStatic) return group.all_gather(ctx.name, {x.data, y.data, capacity, row});
   const RowSplit& split = split_of(ctx, ctx.row_set);
   const bool in_order = split.order.empty();
   const int64_t total = std::accumulate(split.counts.begin(), split.counts.end(), int64_t{0});
@@ -247,22 +264,29 @@ Result<std::vector<Placements>> HeadsToRows::placements(TypeSpan in) const {
 Work HeadsToRows::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   Work work = streaming_work(in, out);
   work.bytes_sent = all_to_all_bytes(size, in[0].tensor.bytes() / size);
+  work.scratch_bytes = out[0].tensor.bytes();  // rows before they are put in order
   return work;
 }
 
 Status HeadsToRows::run(RunContext& ctx) const {
   const TensorView &x = ctx.in[0], &y = ctx.out[0];
   const RowSplit& split = split_of(ctx, ctx.row_set);
-  WEFT_CHECK(split.order.empty(), "{}: rows must be consecutive", ctx.name);
   const int64_t row = row_bytes_of(x), slice = row / size;
+  const bool in_order = split.order.empty();
+  std::byte* ranked = in_order ? y.as<std::byte>() : ctx.scratch.data();
   std::vector<Blocks> send(static_cast<size_t>(size)), recv(static_cast<size_t>(size));
   int64_t first = 0;
   for (size_t p = 0; p < send.size(); ++p) {
     send[p] = {x.as<std::byte>() + static_cast<int64_t>(p) * slice, row, x.shape()[0], slice};
-    recv[p] = contiguous_block(y.as<std::byte>() + first * slice, split.counts[p] * slice);
+    recv[p] = contiguous_block(ranked + first * slice, split.counts[p] * slice);
     first += split.counts[p];
   }
-  return group_of(ctx, axis, size).all_to_all_v(ctx.name, send, recv);
+  WEFT_CHECK(in_order || first * slice <= static_cast<int64_t>(ctx.scratch.size()), "{}: scratch", ctx.name);
+  WEFT_RETURN_IF_ERROR(group_of(ctx, axis, size).all_to_all_v(ctx.name, send, recv));
+  for (size_t i = 0; i < split.order.size(); ++i) {
+    std::memcpy(y.as<std::byte>() + split.order[i] * slice, ranked + static_cast<int64_t>(i) * slice, static_cast<size_t>(slice));
+  }
+  return {};
 }
 
 // ---- SharedQuantise

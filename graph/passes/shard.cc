@@ -48,10 +48,13 @@ class Sharder {
  private:
   // ---- Rows of every node
 
+  bool is_gathered(const Value& weight) const { return options_.gathered && options_.gathered(weight); }
+
   bool splits_weight(const Node& node, MeshAxis axis) const {
     for (ValueId id : node.in) {
       const Value& value = from_.value(id);
-      if (value.role == ValueRole::kWeight && on(options_.weight_placement(value), axis).kind == Placement::Kind::kSharded) {
+      if (value.role == ValueRole::kWeight && !is_gathered(value) &&
+          on(options_.weight_placement(value), axis).kind == Placement::Kind::kSharded) {
         return true;
       }
     }
@@ -60,7 +63,7 @@ class Sharder {
 
   // Rows that the node's own nature asks for.
   std::optional<RowSet> fixed_rows(const Node& node) const {
-    if (!std::visit([](const auto& op) { return op.mutates(); }, node.op).empty()) return RowSet::kAll;
+    if (!std::visit([](const auto& op) { return op.mutates(); }, node.op).empty()) return options_.writers;
     if (is_any<SparseAttention, IndexTopK>(node.op)) return options_.queries;
     if (is_any<Experts>(node.op) && splits_weight(node, MeshAxis::kEp)) return options_.unique;
     if (is_any<Embedding, HcPre, HcPost, HcHead, AddStreams, GatherRows>(node.op)) return options_.residual;
@@ -142,6 +145,7 @@ class Sharder {
       if (value.role == ValueRole::kWeight) {
         WEFT_ASSIGN_OR_RETURN(type, local_type(value, options_.weight_placement(value)));
       }
+      if (value.role == ValueRole::kState) type.placement = with_row_set({}, options_.writers);
       WEFT_ASSIGN_OR_RETURN(made_[id], to_.add_value(value.name, type, value.role));
       placed_[id].emplace(type.placement, made_[id]);
     }
@@ -230,6 +234,7 @@ class Sharder {
   char letter(const Node& node, const ShardRule& rule, MeshAxis axis, RowSet rows) const {
     for (size_t i = 0; i < node.in.size() && i < rule.in.size(); ++i) {
       if (from_.value(node.in[i]).role != ValueRole::kWeight || rule.in[i].empty()) continue;
+      if (is_gathered(from_.value(node.in[i]))) continue;
       const Placement& p = on(to_.value(made_[node.in[i]]).type.placement, axis);
       if (p.kind == Placement::Kind::kSharded) return rule.in[i][static_cast<size_t>(p.dim)];
     }
@@ -308,6 +313,11 @@ class Sharder {
     for (size_t i = 0; i < node.in.size(); ++i) {
       const ValueId id = node.in[i];
       const Value& value = from_.value(id);
+      if (value.role == ValueRole::kWeight && is_gathered(value)) {
+        WEFT_ASSIGN_OR_RETURN(const ValueId whole, gather_weight(id, node.region));
+        in.push_back(whole);
+        continue;
+      }
       if (value.role == ValueRole::kWeight || value.role == ValueRole::kState) {
         in.push_back(made_[id]);
         continue;
@@ -321,8 +331,23 @@ class Sharder {
     return {};
   }
 
-  // Whether the rows of input i are those that the op works on (keys and values are all rows, whatever the queries are).
-  static bool takes_rows(const Node& node, size_t i) { return !(is_any<SparseAttention>(node.op) && i == 1); }
+  // Whether the rows of input i are those that the op works on (keys and values are those of what writes the caches).
+  bool takes_rows(const Node& node, size_t i) const {
+    return !(is_any<SparseAttention>(node.op) && i == 1) || options_.writers == options_.queries;
+  }
+
+  Result<ValueId> gather_weight(ValueId id, const std::string& region) {
+    ValueId now = made_[id];
+    for (int axis = 0; axis < kNumMeshAxes; ++axis) {
+      const ValueType type = to_.value(now).type;
+      const Placement& p = type.placement[axis];
+      if (p.kind != Placement::Kind::kSharded) continue;
+      const auto a = static_cast<MeshAxis>(axis);
+      const int64_t rows = p.dim == 0 ? type.shape()[0] * size(a) : type.shape()[0];
+      WEFT_ASSIGN_OR_RETURN(now, emit(id, now, AllGather{a, size(a), p.dim, rows}, "all_gather", a, region, Stream::kPrefetch));
+    }
+    return now;
+  }
 
   // Blocks of activation quantisation that a slice of the inputs cuts: their scale is shared.
   Status share_quantisation(Op& op, const Node& node, const std::vector<Placements>& wanted, std::vector<ValueId>& in, const std::string& name) {

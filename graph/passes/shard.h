@@ -6,7 +6,7 @@
 //                their shard_rule), and a split sum leaves a partial sum
 //   residual     row set of the residual streams: ops on them (hyper-connections, the norm behind hc_pre) work on those rows
 //   queries      row set of the queries: sparse attention and the index selection work on those rows; what writes a cache
-//                always works on all rows
+//                works on all rows, or (writers) on those of the requests that the rank owns
 // All other ops follow: a linear layer or a norm works on the rows that its consumers need, an op without weights on the rows
 // that it is given. So rows are gathered once, behind a norm, never as residual streams.
 //
@@ -26,6 +26,9 @@ struct ShardOptions {
   MeshSizes mesh;
   // Where a weight lies; whole on all axes unless the layout splits it. Scales are asked for like weights.
   std::function<Placements(const Value& weight)> weight_placement;
+  // Weights that are gathered whole before their use (streamed): their placement says what each rank holds.
+  std::function<bool(const Value& weight)> gathered;
+  RowSet writers = RowSet::kAll;  // rows of what writes caches; kTp: every rank has requests and caches of its own
   RowSet residual = RowSet::kAll;
   RowSet queries = RowSet::kAll;
   RowSet unique = RowSet::kAll;  // rows that no other rank of an expert group has
