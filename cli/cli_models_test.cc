@@ -75,16 +75,19 @@ TEST_F(ModelCommands, BadUseHasOneMessageAndCode2) {
       {"synth deepseek-v4-flash", "OUT is required (see weft synth --help)"},
       {"synth deepseek-v4-flash @T", ": the folder is not empty; give a new one"},
       {"synth deepseek-v4-flash @T/x --layers 0,99", "--layers: there is no layer 99; this config has 0 to 42"},
-      {"synth deepseek-v4-flash @T/x --layers 0,b", "--layers: expected a whole number from 0 to 2147483647, found 'b' in '0,b' (see weft"},
+      {"synth deepseek-v4-flash @T/x --layers 0,b",
+       "--layers: expected a whole number from 0 to 2147483647, found 'b' in '0,b' (see weft"},
       {"synth deepseek-v4-flash @T/x --hidden 100", "hidden_size 100 is not divisible by the FP4 scale block 32"},
       {"synth @N @T/x --mtp", "--mtp: this config has no draft layer"},
       {"dump @S --tensor x --out @T/f", "nothing to run: give -p TEXT or --ids 1,2,3"},
       {"dump @S -p x --ids 1 --tensor x --out @T/f", "--prompt excludes --ids (see weft dump --help)"},
       {"dump @S -p x --out @T/f", "--tensor is required (see weft dump --help)"},
-      {"dump @S --ids 1,x --tensor x --out @T/f", "--ids: expected a whole number from 0 to 2147483647, found 'x' in '1,x' (see weft"},
+      {"dump @S --ids 1,x --tensor x --out @T/f",
+       "--ids: expected a whole number from 0 to 2147483647, found 'x' in '1,x' (see weft"},
       {"dump @S --ids 1,,2 --tensor x --out @T/f",
        "--ids: expected a whole number from 0 to 2147483647, found '' in '1,,2' (see weft dump --help)"},
-      {"dump @S --ids ,1 --tensor x --out @T/f", "--ids: expected a whole number from 0 to 2147483647, found '' in ',1'"},
+      {"dump @S --ids ,1 --tensor x --out @T/f",
+       "--ids: expected a whole number from 0 to 2147483647, found '' in ',1'"},
       {"dump @S --ids 4294967297 --tensor x --out @T/f",
        "--ids: expected a whole number from 0 to 2147483647, found '4294967297' (see weft dump --help)"},
       {"synth deepseek-v4-flash @T/x --seed 18446744073709551616",
@@ -224,8 +227,10 @@ TEST_F(ModelCommands, CheckGoesOnAfterABadCase) {
   dir_.put("typo/case.json", text);
   const Output output = weft("check @T/nowhere @N/ @T/typo --json");
   EXPECT_EQ(output.code, 2);
-  EXPECT_TRUE(output.err.starts_with("weft: 2 of 3 cases cannot be checked, 0 are outside their tolerance; ")) << output.err;
-  EXPECT_NE(output.err.find("/nowhere/case.json: cannot open: No such file or directory"), std::string::npos) << output.err;
+  EXPECT_TRUE(output.err.starts_with("weft: 2 of 3 cases cannot be checked, 0 are outside their tolerance; "))
+      << output.err;
+  EXPECT_NE(output.err.find("/nowhere/case.json: cannot open: No such file or directory"), std::string::npos)
+      << output.err;
   const auto parsed = parse_json(output.out, "stdout");
   ASSERT_TRUE(parsed.ok()) << output.out;
   const Json& j = *parsed;

@@ -79,11 +79,13 @@ const BadUse kBadUses[] = {
     {"run @S -p x --max-tokens -1", "--max-tokens: expected a whole number from 1 to 2147483647, found '-1' (see"},
     {"run @S -p x --max-tokens 1.5", "--max-tokens: expected a whole number from 1 to 2147483647, found '1.5' (see"},
     {"run @S -p x --threads 0", "--threads: expected a whole number from 1 to 1024, found '0' (see weft run --help)"},
-    {"run @S -p x --seed -3", "--seed: expected a whole number from 0 to 18446744073709551615, found '-3' (see weft run"},
+    {"run @S -p x --seed -3",
+     "--seed: expected a whole number from 0 to 18446744073709551615, found '-3' (see weft run"},
     {"run @S -p x --dtype f16", "--dtype: expected one of f32, bf16; found 'f16' (see weft run --help)"},
     {"run @S -p x --act-quant maybe", "--act-quant: expected one of on, off; found 'maybe' (see weft run --help)"},
     {"run @S -p x --isa avx1024", "--isa: 'avx1024' is not an instruction set level (this CPU has ref"},
-    {"run @S -p x --temperature -1", "--temperature: expected a number from 0 to 100, found '-1' (see weft run --help)"},
+    {"run @S -p x --temperature -1",
+     "--temperature: expected a number from 0 to 100, found '-1' (see weft run --help)"},
     {"run @S -p x --top-p 0", "--top-p: expected a number above 0 and at most 1, found '0' (see weft run --help)"},
     {"run @S -p x --seed 18446744073709551616",
      "--seed: expected a whole number from 0 to 18446744073709551615, found '18446744073709551616' (see weft run"},
@@ -120,8 +122,10 @@ const BadUse kBadUses[] = {
     {"eval @S", "FILE is required (see weft eval --help)"},
     {"eval @S /nowhere/at/all", "/nowhere/at/all: cannot be read"},
     {"eval @S /", "/: cannot be read: Is a directory"},
-    {"eval @S @S/eval.txt --window 1", "--window: expected a whole number from 2 to 2147483647, found '1' (see weft eval"},
-    {"eval @S @S/eval.txt --window 1048577", "--window: expected 1 to 1048576 tokens (what this model takes), found 10"},
+    {"eval @S @S/eval.txt --window 1",
+     "--window: expected a whole number from 2 to 2147483647, found '1' (see weft eval"},
+    {"eval @S @S/eval.txt --window 1048577",
+     "--window: expected 1 to 1048576 tokens (what this model takes), found 10"},
     {"eval @S @S/eval.txt --window 16 --stride 17", "--stride: expected 1 to 16 tokens (--window), found 17"},
     {"eval @S @S/eval.txt --window 16 --ctx 15", "--ctx: expected at least 16 tokens (--window), found 15"},
     {"bench @S --prompt 0 --gen 0", "nothing to measure: --prompt and --gen are 0"},
@@ -129,11 +133,14 @@ const BadUse kBadUses[] = {
     {"bench @S --gen 1,,2", "--gen: expected a whole number from 0 to 2147483647, found '' in '1,,2' (see weft bench"},
     {"bench @S --batch 1,", "--batch: expected a whole number from 1 to 2147483647, found '' in '1,' (see weft bench"},
     {"bench @S --depth ''", "--depth: expected a whole number from 0 to 2147483647, found '' (see weft bench"},
-    {"bench @S --depth 1048576", "--depth with --prompt or --gen: expected 1 to 1048576 tokens (what this model takes)"},
-    {"bench @S --seed 99999999999999999999", "--seed: expected a whole number from 0 to 18446744073709551615, found '9"},
+    {"bench @S --depth 1048576",
+     "--depth with --prompt or --gen: expected 1 to 1048576 tokens (what this model takes)"},
+    {"bench @S --seed 99999999999999999999",
+     "--seed: expected a whole number from 0 to 18446744073709551615, found '9"},
     {"bench @S -r 4294967297", "--repetitions: expected a whole number from 1 to 2147483647, found '4294967297'"},
     {"bench kernels --filter nosuch --seconds 0", "--filter: 'nosuch' is in the name of no kernel and shape"},
-    {"bench kernels --seconds 1e400", "--seconds: expected a number from 0 to 3600, found '1e400' (see weft bench --help)"},
+    {"bench kernels --seconds 1e400",
+     "--seconds: expected a number from 0 to 3600, found '1e400' (see weft bench --help)"},
 };
 
 TEST_F(CliTest, BadUseHasOneMessageAndCode2) {
@@ -250,8 +257,7 @@ TEST_F(CliTest, ChatFromAFileEndsAtABadLine) {
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.message);
-    const Output output =
-        weft("run @S --chat --temperature 0 --max-tokens 2 --ctx 40 --quiet --json", c.input);
+    const Output output = weft("run @S --chat --temperature 0 --max-tokens 2 --ctx 40 --quiet --json", c.input);
     EXPECT_EQ(output.code, 2);
     EXPECT_TRUE(output.err.starts_with(std::string("weft: ") + c.message)) << output.err;
     const Result<Json> json = parse_json(output.out, "stdout");
@@ -267,8 +273,8 @@ TEST_F(CliTest, ChatFromAFileEndsAtABadLine) {
 // `| head` has what it wants: no signal, no message, and long work ends.
 TEST_F(CliTest, ClosedPipeIsNoFailure) {
   const auto piped = [&](const std::string& args, const std::string& reader) {
-    const std::string script = fmt::format("'{}' {} 2>{}/err | {}; echo ${{PIPESTATUS[0]}}", WEFT_PROGRAM, args,
-                                           folder_.string(), reader);
+    const std::string script =
+        fmt::format("'{}' {} 2>{}/err | {}; echo ${{PIPESTATUS[0]}}", WEFT_PROGRAM, args, folder_.string(), reader);
     std::ofstream(folder_ / "script") << script;
     EXPECT_EQ(std::system(fmt::format("bash {0}/script >{0}/out", folder_.string()).c_str()), 0);
     return read_file(folder_ / "out");

@@ -92,7 +92,8 @@ Status BenchCommand::bench_kernels(Console& console) {
   WEFT_ASSIGN_OR_RETURN(const std::vector<KernelBenchResult> results, weft::bench_kernels(options, machine, progress));
   console.progress("");
   if (results.empty()) {
-    return invalid_argument(fmt::format("--filter: '{}' is in the name of no kernel and shape; nothing was measured", filter_));
+    return invalid_argument(
+        fmt::format("--filter: '{}' is in the name of no kernel and shape; nothing was measured", filter_));
   }
   if (console.json) {
     OrderedJson json = {{"machine", machine_json(machine)}, {"kernels", OrderedJson::array()}};

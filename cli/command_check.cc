@@ -9,7 +9,8 @@ namespace {
 class CheckCommand : public Command {
  public:
   void declare(CLI::App& app) override {
-    app.add_option("CASE_DIR", dirs_, "folders with config.json, tensors, case.json and expected.safetensors")->required();
+    app.add_option("CASE_DIR", dirs_, "folders with config.json, tensors, case.json and expected.safetensors")
+        ->required();
     app.add_option("--step-tokens", step_tokens_, "tokens per step")->check(whole_number(1))->capture_default_str();
     add_machine_options(app, args_);
   }
@@ -31,7 +32,8 @@ class CheckCommand : public Command {
         ++unreadable;
         if (first_error.ok()) first_error = report.status();
         cases.push_back({{"name", (std::filesystem::path(dir) / "").parent_path().filename().string()},
-                         {"ok", false}, {"error", report.status().message()}});
+                         {"ok", false},
+                         {"error", report.status().message()}});
         if (!console.json) console.print(fmt::format("{}: CANNOT BE CHECKED: {}\n", dir, report.status().message()));
         continue;
       }
@@ -44,23 +46,27 @@ class CheckCommand : public Command {
     }
     if (console.json) {
       const size_t passed = dirs_.size() - static_cast<size_t>(failed + unreadable);
-      console.print_json(nlohmann::ordered_json{
-          {"cases", cases}, {"passed", passed}, {"failed", failed}, {"unreadable", unreadable}});
+      console.print_json(
+          nlohmann::ordered_json{{"cases", cases}, {"passed", passed}, {"failed", failed}, {"unreadable", unreadable}});
     }
     if (unreadable > 0) {
       if (dirs_.size() == 1) return first_error;
-      return Status(first_error.code(), fmt::format("{} of {} cases cannot be checked, {} are outside their tolerance; {}",
-                                                    unreadable, dirs_.size(), failed, first_error.message()));
+      return Status(first_error.code(),
+                    fmt::format("{} of {} cases cannot be checked, {} are outside their tolerance; {}", unreadable,
+                                dirs_.size(), failed, first_error.message()));
     }
-    if (failed > 0) return check_failed(fmt::format("{} of {} cases are outside their tolerance", failed, dirs_.size()));
+    if (failed > 0)
+      return check_failed(fmt::format("{} of {} cases are outside their tolerance", failed, dirs_.size()));
     return {};
   }
 
  private:
   static void print(Console& console, const GoldenReport& report) {
-    console.print(fmt::format("{} ({}, {}): {}\n", report.name, report.family, report.dtype, report.ok() ? "ok" : "FAILED"));
+    console.print(
+        fmt::format("{} ({}, {}): {}\n", report.name, report.family, report.dtype, report.ok() ? "ok" : "FAILED"));
     for (const GoldenQuantity& q : report.quantities) {
-      const std::string limit = q.tolerance == 0 ? "must be 0" : fmt::format("{} {:.4g}", q.at_least ? "at least" : "at most", q.tolerance);
+      const std::string limit =
+          q.tolerance == 0 ? "must be 0" : fmt::format("{} {:.4g}", q.at_least ? "at least" : "at most", q.tolerance);
       console.print(fmt::format("  {:<40} {:>10.4g}  {:<18} {}{}\n", q.name, q.found, limit, q.ok ? "" : "OUTSIDE ",
                                 q.found > 0 ? q.detail : ""));
     }
@@ -69,11 +75,16 @@ class CheckCommand : public Command {
   static nlohmann::ordered_json to_json(const GoldenReport& report) {
     nlohmann::ordered_json quantities = nlohmann::ordered_json::array();
     for (const GoldenQuantity& q : report.quantities) {
-      quantities.push_back({{"name", q.name}, {"found", q.found}, {"tolerance", q.tolerance}, {"at_least", q.at_least},
-                            {"ok", q.ok}, {"detail", q.detail}});
+      quantities.push_back({{"name", q.name},
+                            {"found", q.found},
+                            {"tolerance", q.tolerance},
+                            {"at_least", q.at_least},
+                            {"ok", q.ok},
+                            {"detail", q.detail}});
     }
-    return {{"name", report.name}, {"description", report.description}, {"family", report.family}, {"dtype", report.dtype},
-            {"ok", report.ok()}, {"quantities", quantities}};
+    return {{"name", report.name},     {"description", report.description},
+            {"family", report.family}, {"dtype", report.dtype},
+            {"ok", report.ok()},       {"quantities", quantities}};
   }
 
   ModelArgs args_;
@@ -84,8 +95,9 @@ class CheckCommand : public Command {
 }  // namespace
 
 CommandEntry check_command() {
-  return make_command<CheckCommand>("check", "compares golden cases with an independent oracle",
-                                    "  weft check testdata/golden/deepseek_v4/*\n  weft check --isa avx2 --step-tokens 7 CASE_DIR\n");
+  return make_command<CheckCommand>(
+      "check", "compares golden cases with an independent oracle",
+      "  weft check testdata/golden/deepseek_v4/*\n  weft check --isa avx2 --step-tokens 7 CASE_DIR\n");
 }
 
 }  // namespace weft

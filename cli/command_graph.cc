@@ -12,7 +12,9 @@ class GraphCommand : public Command {
   void declare(CLI::App& app) override {
     add_model_location(app, args_);
     add_numeric_options(app, args_);
-    app.add_option("--tokens", tokens_, "rows that the step has room for")->check(whole_number(1))->capture_default_str();
+    app.add_option("--tokens", tokens_, "rows that the step has room for")
+        ->check(whole_number(1))
+        ->capture_default_str();
     app.add_option("--logits", logits_, "rows of logits; default: 1")->check(whole_number(1));
     app.add_option("--ctx", args_.context,
                    "tokens of the longest sequence; default: what the model takes, at most 8192")
@@ -23,7 +25,8 @@ class GraphCommand : public Command {
 
   Status run(Console& console) override {
     constexpr int64_t kDefaultContext = 8192;
-    if (logits_ > tokens_) return invalid_argument(fmt::format("--logits: expected 1 to {} rows (--tokens), found {}", tokens_, logits_));
+    if (logits_ > tokens_)
+      return invalid_argument(fmt::format("--logits: expected 1 to {} rows (--tokens), found {}", tokens_, logits_));
     WEFT_ASSIGN_OR_RETURN(const LoadedModel loaded, load_location(args_, console));
     const Model& model = *loaded.model;
     GraphOptions options;

@@ -18,12 +18,15 @@ class SynthCommand : public Command {
   void declare(CLI::App& app) override {
     app.add_option("CONFIG", config_, "model folder, config file, or name of a shipped config")->required();
     app.add_option("OUT", out_, "folder to make")->required();
-    add_number_list(app, "--layers", plan_.layers, 0, "layers of CONFIG to keep, as 0,2,3, with their kinds; default: all");
+    add_number_list(app, "--layers", plan_.layers, 0,
+                    "layers of CONFIG to keep, as 0,2,3, with their kinds; default: all");
     app.add_flag("--mtp", plan_.mtp, "keep the draft (MTP) layers");
     app.add_option("--hidden", plan_.hidden_size, "hidden_size; default: of CONFIG")->check(whole_number(1));
     app.add_option("--experts", plan_.experts, "n_routed_experts; default: of CONFIG")->check(whole_number(1));
     app.add_option("--vocab", plan_.vocab_size, "vocab_size; default: of CONFIG")->check(whole_number(1));
-    app.add_option("--seed", seed_, "other seed, other weights")->check(whole_number(0, kMaxSeed))->capture_default_str();
+    app.add_option("--seed", seed_, "other seed, other weights")
+        ->check(whole_number(0, kMaxSeed))
+        ->capture_default_str();
     app.add_option("--threads", threads_, "default: one for each physical core")->check(whole_number(1, kMaxThreads));
   }
 

@@ -30,7 +30,9 @@ class VerifyCommand : public Command {
     app.add_option("--tokens", options_.tokens, "length of the random sequence")
         ->check(whole_number(2))
         ->capture_default_str();
-    app.add_option("--seed", options_.seed, "of the random tokens")->check(whole_number(0, kMaxSeed))->capture_default_str();
+    app.add_option("--seed", options_.seed, "of the random tokens")
+        ->check(whole_number(0, kMaxSeed))
+        ->capture_default_str();
     add_machine_options(app, args_);
   }
 

@@ -67,7 +67,8 @@ void add_sampling_options(CLI::App& app, SamplingArgs& args) {
          "divides logits of tokens that occurred; 1: off");
   number("--presence-penalty", args.presence_penalty, kAdditivePenaltyRange,
          "subtracted from logits of tokens in the answer");
-  number("--frequency-penalty", args.frequency_penalty, kAdditivePenaltyRange, "the same, times how often they occurred");
+  number("--frequency-penalty", args.frequency_penalty, kAdditivePenaltyRange,
+         "the same, times how often they occurred");
   app.add_option("--seed", args.seed, "the same seed gives the same text")
       ->check(whole_number(0, kMaxSeed))
       ->capture_default_str()

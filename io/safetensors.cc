@@ -248,9 +248,8 @@ Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::open(const std::
   std::shared_ptr<SafetensorsFile> file(new SafetensorsFile);
   WEFT_ASSIGN_OR_RETURN(file->file_, MappedFile::open(path));
   const MappedFile& mapped = *file->file_;
-  WEFT_ASSIGN_OR_RETURN(file->header_,
-                        parse_safetensors_header({mapped.data(), static_cast<size_t>(mapped.size())}, mapped.size(),
-                                                 path.string()));
+  WEFT_ASSIGN_OR_RETURN(file->header_, parse_safetensors_header({mapped.data(), static_cast<size_t>(mapped.size())},
+                                                                mapped.size(), path.string()));
   WEFT_RETURN_IF_ERROR(file->align());
   file->by_name_.reserve(file->header_.entries.size());
   for (const SafetensorsEntry& entry : file->header_.entries) file->by_name_.emplace(entry.name, &entry);
@@ -283,7 +282,8 @@ Status SafetensorsFile::align() {
 
 const std::byte* SafetensorsFile::data(const SafetensorsEntry& entry) const {
   if (!copies_.empty()) {
-    if (const auto copy = copies_.find(entry.offset); copy != copies_.end() && entry.type.bytes() > 0) return copy->second;
+    if (const auto copy = copies_.find(entry.offset); copy != copies_.end() && entry.type.bytes() > 0)
+      return copy->second;
   }
   return file_->data() + entry.offset;
 }

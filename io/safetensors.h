@@ -35,8 +35,8 @@ struct SafetensorsEntry {
 };
 
 struct SafetensorsHeader {
-  std::vector<SafetensorsEntry> entries;                        // in order of offset
-  std::vector<std::pair<std::string, std::string>> metadata;    // in file order
+  std::vector<SafetensorsEntry> entries;                      // in order of offset
+  std::vector<std::pair<std::string, std::string>> metadata;  // in file order
   int64_t data_offset = 0;
 };
 
@@ -60,9 +60,7 @@ class SafetensorsFile {
   const std::byte* data(const SafetensorsEntry& entry) const;
   int64_t copied_bytes() const { return aligned_.size(); }  // memory of tensors that are not aligned in the file
   // Writing through the view is a fault (the mapping is read-only).
-  TensorView view(const SafetensorsEntry& entry) const {
-    return {entry.type, const_cast<std::byte*>(data(entry)), {}};
-  }
+  TensorView view(const SafetensorsEntry& entry) const { return {entry.type, const_cast<std::byte*>(data(entry)), {}}; }
 
  private:
   SafetensorsFile() = default;
