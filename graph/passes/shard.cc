@@ -104,10 +104,15 @@ class Sharder {
         if (has_rows(from_.value(id).type)) need(id, rows);
       }
     }
-    // Forwards: an op without weights takes the rows that it is given.
+    // Forwards: an op without weights takes the rows that it is given. So does the output projection where its weights are
+    // whole: its output is narrower than all heads.
+    std::vector<bool> after_attention(from_.values().size(), false);
     for (size_t n = 0; n < from_.nodes().size(); ++n) {
       const Node& node = from_.nodes()[n];
-      if (!is_any<Rope, Quantise, Swiglu, Add, AddPositionBias>(node.op)) continue;
+      const bool projects = is_any<Linear>(node.op) && after_attention[node.in[0]] && !splits_weight(node, MeshAxis::kTp);
+      if (is_any<SparseAttention>(node.op)) after_attention[node.out[0]] = true;
+      if (!projects && !is_any<Rope, Quantise, Swiglu, Add, AddPositionBias>(node.op)) continue;
+      after_attention[node.out[0]] = after_attention[node.in[0]];
       for (ValueId id : node.in) {
         if (maker_[id] < 0 || from_.value(id).role != ValueRole::kActivation) continue;
         const RowSet given = rows_[maker_[id]];
@@ -217,8 +222,22 @@ class Sharder {
     return now;  // convert() says what is wrong
   }
 
-  Result<ValueId> emit(ValueId id, ValueId now, Op op, std::string_view what, MeshAxis axis, const std::string& region,
+  // What all layers share is moved for all of them, outside of any.
+  std::string region_of(ValueId id, const std::string& consumer) const {
+    if (from_.value(id).role == ValueRole::kWeight) return consumer;
+    return maker_[id] < 0 || from_.nodes()[static_cast<size_t>(maker_[id])].region.empty() ? "" : consumer;
+  }
+
+  // One move of `now`, a form of the value `id`; a move that was made before is not made again.
+  Result<ValueId> emit(ValueId id, ValueId now, Op op, std::string_view what, MeshAxis axis, const std::string& consumer,
                        Stream stream = Stream::kComm) {
+    const ValueTypes in = {to_.value(now).type};
+    WEFT_ASSIGN_OR_RETURN(const auto placements, std::visit([&](const auto& o) -> Result<std::vector<Placements>> {
+      if constexpr (requires { o.placements(in); }) return o.placements(in);
+      return invalid_argument("not a collective");
+    }, op));
+    if (const auto at = placed_[id].find(placements[0]); at != placed_[id].end()) return at->second;
+    const std::string region = region_of(id, consumer);
     const bool sum = is_any<AllReduce, ReduceScatter>(op);
     std::string name = from_.value(id).name;
     if (!sum || to_.find(name) >= 0) name = fmt::format("{}.{}_{}", name, what, mesh_axis_name(axis));
