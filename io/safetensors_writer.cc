@@ -166,7 +166,7 @@ Status SafetensorsWriter::finish() {
   WEFT_CHECK(slot_ == slots_.size(), "{}: tensor {} of {} is not complete", path_.string(), slot_, slots_.size());
   const int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0 || ::rename(tmp_path_.c_str(), path_.c_str()) != 0) {
-    const Status status = io_error(path_, "finish");
+    Status status = io_error(path_, "finish");  // before unlink changes errno
     ::unlink(tmp_path_.c_str());
     return status;
   }
