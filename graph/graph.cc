@@ -1,6 +1,9 @@
 #include "graph/graph.h"
 
+#include <array>
 #include <unordered_set>
+
+#include "graph/row_sets.h"
 
 namespace weft {
 
@@ -100,6 +103,52 @@ Status verify(const Graph& graph) {
     for (const Placement& p : graph.value(id).type.placement) {
       if (p.kind == Placement::Kind::kPartial) return error(fmt::format("result '{}' is a partial sum", graph.value(id).name));
     }
+  }
+  return {};
+}
+
+Status verify(const Graph& graph, const MeshSizes& mesh) {
+  WEFT_RETURN_IF_ERROR(verify(graph));
+  const auto error = [&](const std::string& what) { return invalid_argument(fmt::format("graph {}: {}", graph.name(), what)); };
+  constexpr std::array<std::string_view, kNumRowSets> kSetNames = {"all rows", "rows split over tp", "rows split over pcp",
+                                                                   "rows split over pcp and tp"};
+  std::array<const Value*, kNumRowSets> first{};
+  const auto rows_of = [](const Value* value) { return value->type.shape()[0]; };
+  for (const Value& value : graph.values()) {
+    for (int axis = 0; axis < kNumMeshAxes; ++axis) {
+      if (value.type.placement[axis].kind != Placement::Kind::kReplicated && mesh.size(static_cast<MeshAxis>(axis)) == 1) {
+        return error(fmt::format("'{}' is {}, but {} has 1 rank", value.name, to_string(value.type),
+                                 mesh_axis_name(static_cast<MeshAxis>(axis))));
+      }
+    }
+    if (value.type.rows != Rows::kTokens || value.type.shape().rank() == 0) continue;
+    const auto set = static_cast<size_t>(row_set(value.type.placement));
+    if (first[set] == nullptr) first[set] = &value;
+    if (rows_of(&value) != rows_of(first[set])) {
+      return error(fmt::format("'{}' has room for {} of {}, '{}' for {}", value.name, rows_of(&value), kSetNames[set],
+                               first[set]->name, rows_of(first[set])));
+    }
+  }
+  for (const RowSet set : {RowSet::kTp, RowSet::kPcp, RowSet::kPcpTp}) {
+    const Value *inner = first[static_cast<size_t>(set)], *outer = first[static_cast<size_t>(parent(set))];
+    if (inner == nullptr || outer == nullptr || rows_of(inner) <= rows_of(outer)) continue;
+    return error(fmt::format("'{}' has room for {} of {}, '{}' only for {} of {}", inner->name, rows_of(inner),
+                             kSetNames[static_cast<size_t>(set)], outer->name, rows_of(outer),
+                             kSetNames[static_cast<size_t>(parent(set))]));
+  }
+  for (const Node& node : graph.nodes()) {
+    Status status;
+    std::visit(
+        [&](const auto& op) {
+          if constexpr (requires { op.axis; op.size; }) {
+            if (op.size == mesh.size(op.axis)) return;
+            status = error(fmt::format("node '{}' ({}): a group of {}, but {} has {} ranks",
+                                       node.out.empty() ? std::string() : graph.value(node.out[0]).name, op.kName, op.size,
+                                       mesh_axis_name(op.axis), mesh.size(op.axis)));
+          }
+        },
+        node.op);
+    WEFT_RETURN_IF_ERROR(status);
   }
   return {};
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "graph/op.h"
+#include "sharding/mesh.h"
 
 namespace weft {
 
@@ -67,5 +68,10 @@ std::vector<ValueType> types_of(const Graph& graph, const std::vector<ValueId>& 
 // The rules that hold for every graph after every pass: ids in range, names unique, every input made before it is used, output
 // types equal to what infer and shard_rule give, no Partial result.
 Status verify(const Graph& graph);
+
+// verify(), and what every rank's graph of a layout on this mesh has besides: nothing lies split, or as a summand, over an axis
+// of one rank; every op between ranks is over a group of its axis's size; all values of one row set (row_sets.h) have room for
+// the same number of rows, and no set for more than the set above it.
+Status verify(const Graph& graph, const MeshSizes& mesh);
 
 }  // namespace weft

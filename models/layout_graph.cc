@@ -94,8 +94,6 @@ Placements weight_placement(const Layout& layout, StepPhase phase, WeightSplit s
 Status check_executable(const Layout& layout) {
   WEFT_RETURN_IF_ERROR(check_layout(layout));
   static const LayoutRule<> kRules[] = {
-      {"dp", [](const Layout& l) { return l.mesh.dp > 1 ? std::string("data parallel groups (dp > 1) cannot be run yet; plan only") : ""; }},
-      {"pp", [](const Layout& l) { return l.mesh.pp > 1 ? std::string("pipeline stages (pp > 1) cannot be run yet; plan only") : ""; }},
       {"dcp", [](const Layout& l) { return l.mesh.dcp > 1 ? std::string("decode context parallel (dcp > 1) cannot be run yet; plan only") : ""; }},
       {"owned", [](const Layout& l) {
          return l.split == TokenSplit::kOwned && l.attention != AttentionChoice::kDsaCp
@@ -135,6 +133,13 @@ Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOp
   const int64_t tp_rows = local_row_capacity(row_set_options(layout, phase).tp_split, capacity, layout.mesh.tp);
   shard_options.capacity = {tokens, tp_rows, pcp_rows, rows_per_rank(tp, pcp_rows)};
   return shard(graph, shard_options);
+}
+
+Result<StageGraph> build_stage(const Model& model, GraphKind kind, const GraphOptions& options, const Layout& layout,
+                               StepPhase phase, int stage) {
+  WEFT_ASSIGN_OR_RETURN(Graph graph, build_for_layout(model, kind, options, layout, phase));
+  if (layout.mesh.pp == 1) return StageGraph{std::move(graph), {}, {}};
+  return pipeline_stage(graph, stage, layout.mesh.pp);
 }
 
 }  // namespace weft

@@ -2,6 +2,7 @@
 // part of a step works on, and the pass that does it (graph/passes/shard.h).
 #pragma once
 
+#include "graph/passes/pipeline.h"
 #include "graph/row_sets.h"
 #include "models/model.h"
 #include "sharding/layout.h"
@@ -19,6 +20,10 @@ Placements weight_placement(const Layout& layout, StepPhase phase, WeightSplit s
 // The graph of one rank. Errors: the model's contract (check_layout of the model), and what cannot be split.
 Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOptions& options, const Layout& layout,
                                StepPhase phase);
+
+// The part of it that the ranks of one pipeline stage run.
+Result<StageGraph> build_stage(const Model& model, GraphKind kind, const GraphOptions& options, const Layout& layout,
+                               StepPhase phase, int stage);
 
 // Rules that hold for every family: what weft can execute today.
 Status check_executable(const Layout& layout);

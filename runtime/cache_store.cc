@@ -59,6 +59,12 @@ Result<int32_t> CacheStore::open() {
   return slot;
 }
 
+void CacheStore::open_at(int32_t slot) {
+  const auto at = std::find(free_slots_.begin(), free_slots_.end(), slot);
+  WEFT_CHECK(at != free_slots_.end(), "slot {} is in use", slot);
+  free_slots_.erase(at);
+}
+
 void CacheStore::close(int32_t slot) {
   free_pages_.insert(free_pages_.end(), pages_[slot].rbegin(), pages_[slot].rend());
   pages_[slot].clear();

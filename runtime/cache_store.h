@@ -38,6 +38,7 @@ class CacheStore {
 
   // Errors when all slots are taken.
   Result<int32_t> open();
+  void open_at(int32_t slot);  // a free one
   void close(int32_t slot);
   int64_t length(int32_t slot) const { return length_[slot]; }
   int64_t free_pages() const { return static_cast<int64_t>(free_pages_.size()); }

@@ -38,6 +38,14 @@ class Executor {
   Status run(const StepBatch& batch, const RowSets& rows, std::span<const Input> inputs, std::byte* arena,
              const ValueObserver* observer = nullptr);
 
+  // An input of this graph for a step, to be filled before run() (values of another pipeline stage).
+  TensorView input(std::string_view name, const StepBatch& batch, const RowSets& rows, std::byte* arena) const {
+    return view_of(graph_.find(name), batch, &rows, arena);
+  }
+  // A result by its own name, as this rank holds it.
+  TensorView held(std::string_view name, const StepBatch& batch, const RowSets& rows, std::byte* arena) const {
+    return view_of(graph_.find(name), batch, &rows, arena);
+  }
   // A result or input of the last run. The name must exist; a result goes by the name that it has in the graph of one rank.
   TensorView value(std::string_view name, const StepBatch& batch, std::byte* arena) const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <numeric>
 
 namespace weft {
 namespace {
@@ -54,14 +55,20 @@ Result<std::unique_ptr<RankEngine>> RankEngine::create(std::shared_ptr<const Mod
   engine->pool_ = std::make_unique<ThreadPool>(o.num_threads, cores);
 
   CacheCapacity capacity;
-  capacity.num_slots = o.max_sequences;
+  capacity.num_slots = ceil_div(o.max_sequences, o.layout.mesh.dp);
   capacity.max_context = o.max_context;
   capacity.draft_rows = o.max_drafts;
   // Every sequence may leave its last page unfilled.
   capacity.num_pages = ceil_div(o.total_context, capacity.page_tokens) + (o.max_sequences - 1);
   auto specs = engine->model_->caches(o.mode, capacity);
+  if (o.layout.mesh.pp > 1) {  // of this stage's layers
+    WEFT_ASSIGN_OR_RETURN(std::set<std::string> names, engine->state_names(capacity));
+    std::erase_if(specs, [&](const CacheSpec& spec) { return !names.contains(spec.name); });
+  }
   WEFT_ASSIGN_OR_RETURN(engine->caches_, CacheStore::create(std::move(specs), capacity));
-  engine->synced_.assign(static_cast<size_t>(o.max_sequences), kSynced);
+  engine->synced_.assign(static_cast<size_t>(capacity.num_slots), kSynced);
+  engine->length_.assign(static_cast<size_t>(o.max_sequences), 0);
+  for (int64_t slot = o.max_sequences; slot-- > 0;) engine->free_slots_.push_back(static_cast<int32_t>(slot));
   WEFT_RETURN_IF_ERROR(engine->check_memory());
   return engine;
 }
@@ -88,23 +95,37 @@ Status RankEngine::join_groups(Communicator* world) {
   return {};
 }
 
-Result<Graph> RankEngine::build(const ShapeKey& key) const {
-  return build_for_layout(*model_, key.kind, graph_options(key.tokens, key.logits), options_.layout, key.phase);
+Result<StageGraph> RankEngine::build(const ShapeKey& key) const {
+  return build_stage(*model_, key.kind, graph_options(key.tokens, key.logits), options_.layout, key.phase,
+                     ranks_.index_of(MeshAxis::kPp));
 }
 
-StepPhase RankEngine::phase_of(const StepBatch& batch) const {
-  for (const Segment& segment : batch.segments) {
-    if (segment.len > 1 + options_.max_drafts) return StepPhase::kPrefill;
+Result<std::set<std::string>> RankEngine::state_names(const CacheCapacity& capacity) const {
+  std::set<std::string> names;
+  for (GraphKind kind : {GraphKind::kTrunk, GraphKind::kDraft}) {
+    if (kind == GraphKind::kDraft && options_.max_drafts == 0) continue;
+    WEFT_ASSIGN_OR_RETURN(const StageGraph stage, build_stage(*model_, kind, {options_.mode, {1, 1}, capacity}, options_.layout,
+                                                              StepPhase::kDecode, ranks_.index_of(MeshAxis::kPp)));
+    for (const Value& value : stage.graph.values()) {
+      if (value.role == ValueRole::kState) names.insert(value.name);
+    }
+  }
+  return names;
+}
+
+StepPhase RankEngine::phase_of(std::span<const Item> items) const {
+  for (const Item& item : items) {
+    if (static_cast<int64_t>(item.tokens.size()) > 1 + options_.max_drafts) return StepPhase::kPrefill;
   }
   return StepPhase::kDecode;
 }
 
 // Nothing is touched yet: the caches are only reserved.
 Status RankEngine::check_memory() const {
-  WEFT_ASSIGN_OR_RETURN(const Graph graph, build({GraphKind::kTrunk, StepPhase::kPrefill, options_.max_step_tokens,
-                                                  options_.max_sequences}));
+  WEFT_ASSIGN_OR_RETURN(const StageGraph stage, build({GraphKind::kTrunk, StepPhase::kPrefill, options_.max_step_tokens,
+                                                       options_.max_sequences}));
   const int64_t ranks = options_.local_ranks;
-  const int64_t arena = ranks * plan_memory(graph, {pool_->size()}).arena_bytes, caches = ranks * caches_.reserved_bytes();
+  const int64_t arena = ranks * plan_memory(stage.graph, {pool_->size()}).arena_bytes, caches = ranks * caches_.reserved_bytes();
   const int64_t available = available_memory_bytes();
   if (arena + caches <= available) return {};
   return check_failed(fmt::format(
@@ -131,27 +152,61 @@ MemoryUse RankEngine::memory() const {
   MemoryUse use;
   use.cache_bytes = caches_.reserved_bytes();
   for (const Buffer& arena : arena_) use.arena_bytes += arena.size();
-  for (const auto& [key, executor] : executors_) {
-    use.weight_file_bytes = std::max(use.weight_file_bytes, executor.memory_plan().weight_bytes);
+  for (const auto& [key, running] : running_) {
+    use.weight_file_bytes = std::max(use.weight_file_bytes, running.executor.memory_plan().weight_bytes);
   }
   return use;
 }
 
-Result<Executor*> RankEngine::executor(GraphKind kind, const StepBatch& batch) {
-  const ShapeKey key{kind, phase_of(batch), bucket(batch.num_tokens(), options_.max_step_tokens),
-                     bucket(static_cast<int64_t>(batch.logit_rows.size()), options_.max_step_tokens)};
-  auto at = executors_.find(key);
-  if (at == executors_.end()) {
-    WEFT_ASSIGN_OR_RETURN(Graph graph, build(key));
-    WEFT_ASSIGN_OR_RETURN(Executor made, Executor::create(std::move(graph), *model_, caches_, *pool_, options_.isa, ranks_));
-    Buffer& arena = arena_[static_cast<int>(kind)];
+Result<RankEngine::Running*> RankEngine::running(const ShapeKey& key) {
+  auto at = running_.find(key);
+  if (at == running_.end()) {
+    WEFT_ASSIGN_OR_RETURN(StageGraph stage, build(key));
+    WEFT_ASSIGN_OR_RETURN(Executor made, Executor::create(std::move(stage.graph), *model_, caches_, *pool_, options_.isa, ranks_));
+    Buffer& arena = arena_[static_cast<int>(key.kind)];
     if (made.memory_plan().arena_bytes > arena.size()) {
       WEFT_ASSIGN_OR_RETURN(arena, Buffer::allocate(made.memory_plan().arena_bytes));
     }
-    at = executors_.emplace(key, std::move(made)).first;
+    at = running_.emplace(key, Running{std::move(made), std::move(stage.received), std::move(stage.sent)}).first;
   }
   return &at->second;
 }
+
+// ---- Sequences
+
+Result<int32_t> RankEngine::open_sequence() {
+  if (free_slots_.empty()) {
+    return invalid_argument(
+        fmt::format("all {} sequence slots are in use; raise the number of sequences", options_.max_sequences));
+  }
+  const int32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  if (owns(slot)) caches_.open_at(local_slot(slot));
+  return slot;
+}
+
+void RankEngine::close_sequence(int32_t slot) {
+  if (owns(slot)) {
+    caches_.close(local_slot(slot));
+    synced_[static_cast<size_t>(local_slot(slot))] = kSynced;
+  }
+  length_[static_cast<size_t>(slot)] = 0;
+  free_slots_.push_back(slot);
+}
+
+Status RankEngine::truncate(int32_t slot, int64_t length) {
+  if (owns(slot)) WEFT_RETURN_IF_ERROR(caches_.truncate(local_slot(slot), length));
+  length_[static_cast<size_t>(slot)] = length;
+  return {};
+}
+
+Status RankEngine::restore(int32_t slot, const SavedSequence& saved) {
+  if (owns(slot)) WEFT_RETURN_IF_ERROR(caches_.restore(local_slot(slot), saved));
+  length_[static_cast<size_t>(slot)] = saved.length;
+  return {};
+}
+
+// ---- Steps
 
 Status RankEngine::sync(std::span<const Segment> segments) {
   Communicator* group = ranks_.group_of(MeshAxis::kTp);
@@ -178,90 +233,233 @@ void RankEngine::mark_owned(std::span<const Segment> segments) {
   }
 }
 
-void RankEngine::append(StepBatch& batch, int32_t slot, int64_t first_position, std::span<const int32_t> tokens, Logits logits) const {
-  const auto n = static_cast<int64_t>(tokens.size());
-  const int64_t row0 = batch.num_tokens();
-  batch.segments.push_back({slot, row0, n, first_position + n});
-  for (int64_t i = 0; i < n; ++i) {
-    batch.tokens.push_back(tokens[i]);
-    batch.positions.push_back(static_cast<int32_t>(first_position + i));
-    if (logits == Logits::kAll || (logits == Logits::kLast && i == n - 1)) {
-      batch.logit_rows.push_back(static_cast<int32_t>(row0 + i));
-    }
-  }
-}
-
 Status RankEngine::reserve(std::span<const StepRequest> requests) {
-  StepBatch batch;
+  int64_t num_tokens = 0;
+  const int64_t vocab = model_->vocab_size();
   for (const StepRequest& request : requests) {
     if (request.tokens.empty()) return invalid_argument("a step with no tokens for a sequence");
-    append(batch, request.slot, length(request.slot), request.tokens, request.logits);
+    num_tokens += static_cast<int64_t>(request.tokens.size());
   }
-  if (batch.num_tokens() == 0) return invalid_argument("a step without tokens");
-  if (batch.num_tokens() > options_.max_step_tokens) {
-    return invalid_argument(fmt::format("a step of {} tokens; at most {} fit", batch.num_tokens(), options_.max_step_tokens));
+  if (num_tokens == 0) return invalid_argument("a step without tokens");
+  if (num_tokens > options_.max_step_tokens) {
+    return invalid_argument(fmt::format("a step of {} tokens; at most {} fit", num_tokens, options_.max_step_tokens));
   }
-  const int64_t vocab = model_->vocab_size();
-  for (size_t i = 0; i < batch.tokens.size(); ++i) {
-    if (batch.tokens[i] < 0 || batch.tokens[i] >= vocab) {
-      return invalid_argument(fmt::format("token id {} is outside the vocabulary of {}", batch.tokens[i], vocab));
+  for (const StepRequest& request : requests) {
+    for (int32_t token : request.tokens) {
+      if (token >= 0 && token < vocab) continue;
+      return invalid_argument(fmt::format("token id {} is outside the vocabulary of {}", token, vocab));
     }
   }
   for (const StepRequest& request : requests) {
-    WEFT_RETURN_IF_ERROR(caches_.reserve(request.slot, static_cast<int64_t>(request.tokens.size())));
+    const auto count = static_cast<int64_t>(request.tokens.size());
+    if (length(request.slot) + count > options_.max_context) {
+      return invalid_argument(fmt::format("a sequence of {} tokens is longer than the context of {}; raise --ctx",
+                                          length(request.slot) + count, options_.max_context));
+    }
+    if (owns(request.slot)) WEFT_RETURN_IF_ERROR(caches_.reserve(local_slot(request.slot), count));
   }
   return {};
 }
 
 Status RankEngine::step(std::span<const StepRequest> requests, const ValueObserver* observer) {
   WEFT_RETURN_IF_ERROR(reserve(requests));
-  StepBatch batch;
+  std::vector<Item> items;
+  for (const StepRequest& r : requests) items.push_back({r.slot, length(r.slot), r.tokens, r.logits});
+  WEFT_RETURN_IF_ERROR(run(GraphKind::kTrunk, items, nullptr, observer));
   for (const StepRequest& request : requests) {
-    append(batch, request.slot, length(request.slot), request.tokens, request.logits);
+    const auto count = static_cast<int64_t>(request.tokens.size());
+    if (owns(request.slot)) caches_.advance(local_slot(request.slot), count);
+    length_[static_cast<size_t>(request.slot)] += count;
   }
-  batch.pages = caches_.block_tables();
-  WEFT_ASSIGN_OR_RETURN(Executor * run, executor(GraphKind::kTrunk, batch));
-  batch_ = std::move(batch);
-  if (world_ != nullptr) world_->set_step(++steps_);
-  WEFT_ASSIGN_OR_RETURN(const RowSets rows, make_row_sets(batch_, row_set_options(options_.layout, phase_of(batch_)), ranks_));
-  const bool decode = phase_of(batch_) == StepPhase::kDecode;
-  if (!decode) WEFT_RETURN_IF_ERROR(sync(batch_.segments));
-  WEFT_RETURN_IF_ERROR(run->run(batch_, rows, {}, arena(GraphKind::kTrunk), observer));
-  if (decode) mark_owned(batch_.segments);
-  for (const StepRequest& request : requests) caches_.advance(request.slot, static_cast<int64_t>(request.tokens.size()));
-  logits_ = run->value(kLogitsResult, batch_, arena(GraphKind::kTrunk));
-  if (options_.max_drafts > 0) hidden_ = run->value(model_->hidden_value(model_->num_layers() - 1), batch_, arena(GraphKind::kTrunk));
   return {};
 }
 
 Status RankEngine::draft(std::span<const DraftRequest> requests, DraftFrom from, const ValueObserver* observer) {
   WEFT_CHECK(options_.max_drafts > 0, "no draft layer was asked for");
-  const TensorView& source = from == DraftFrom::kTrunk ? hidden_ : draft_hidden_;
-  const int64_t row_bytes = TensorType{source.dtype(), {source.shape()[1], source.shape()[2]}}.bytes();
-  StepBatch batch;
+  const TensorView source = pass_[from == DraftFrom::kTrunk ? 0 : 1].hidden;
+  const std::vector<int64_t> own_row = pass_[from == DraftFrom::kTrunk ? 0 : 1].own_row;
+  std::vector<Item> items;
   draft_input_.clear();
   for (const DraftRequest& request : requests) {
-    append(batch, request.slot, request.first_position, request.next_tokens, request.logits);
-    const auto* rows = source.as<std::byte>() + request.first_row * row_bytes;
+    items.push_back({request.slot, request.first_position, request.next_tokens, request.logits});
     const auto count = static_cast<int64_t>(request.next_tokens.size());
-    WEFT_CHECK(count > 0 && request.first_row + count <= source.shape()[0], "rows {} + {} of {}", request.first_row, count,
-               source.shape()[0]);
+    WEFT_CHECK(count > 0 && request.first_row + count <= static_cast<int64_t>(own_row.size()), "rows {} + {} of {}",
+               request.first_row, count, own_row.size());
+    if (!owns(request.slot) || !last_stage()) continue;
+    const int64_t row_bytes = TensorType{source.dtype(), {source.shape()[1], source.shape()[2]}}.bytes();
+    const auto* rows = source.as<std::byte>() + own_row[static_cast<size_t>(request.first_row)] * row_bytes;
     draft_input_.insert(draft_input_.end(), rows, rows + count * row_bytes);
   }
+  TensorView streams{source.type, draft_input_.data(), {}};
+  return run(GraphKind::kDraft, items, &streams, observer);
+}
+
+Status RankEngine::run(GraphKind kind, std::span<const Item> items, const TensorView* streams, const ValueObserver* observer) {
+  const StepPhase phase = phase_of(items);
+  Pass& pass = pass_[static_cast<int>(kind)];
+  pass.own_row.clear();
+  pass.num_logits = 0;
+  pass.logits_store.clear();
+  pass.hidden_store.clear();
+  int64_t total = 0;
+  for (const Item& item : items) total += static_cast<int64_t>(item.tokens.size());
+  const int64_t stages = options_.layout.mesh.pp;
+  const int64_t batches = stages == 1 || kind == GraphKind::kDraft || phase == StepPhase::kDecode ? 1 : std::min(stages, total);
+  if (batches == 1) return run_batch(kind, phase, items, streams, true, observer);
+  // Equal numbers of rows; a request that is cut goes on in the next micro-batch, as in a chunked prefill.
+  std::vector<Item> part;
+  size_t index = 0, used = 0;  // next token
+  for (int64_t b = 0; b < batches; ++b) {
+    int64_t left = total * (b + 1) / batches - total * b / batches;
+    part.clear();
+    while (left > 0) {
+      const Item& item = items[index];
+      const size_t count = std::min(static_cast<size_t>(left), item.tokens.size() - used);
+      const bool ends = used + count == item.tokens.size();
+      part.push_back({item.slot, item.first_position + static_cast<int64_t>(used), item.tokens.subspan(used, count),
+                      item.logits == Logits::kAll || (item.logits == Logits::kLast && ends) ? item.logits : Logits::kNone});
+      left -= static_cast<int64_t>(count);
+      used = ends ? 0 : used + count;
+      index += ends ? 1 : 0;
+    }
+    WEFT_RETURN_IF_ERROR(run_batch(kind, phase, part, streams, false, observer));
+  }
+  return {};
+}
+
+namespace {
+
+bool wants(Logits logits, size_t i, size_t count) {
+  return logits == Logits::kAll || (logits == Logits::kLast && i + 1 == count);
+}
+
+}  // namespace
+
+Status RankEngine::run_batch(GraphKind kind, StepPhase phase, std::span<const Item> items, const TensorView* streams, bool whole,
+                             const ValueObserver* observer) {
+  Pass& pass = pass_[static_cast<int>(kind)];
+  StepBatch batch;
+  int64_t all_tokens = 0, all_logits = 0;
+  const auto hidden_rows = static_cast<int64_t>(std::count_if(pass.own_row.begin(), pass.own_row.end(), [](int64_t r) { return r >= 0; }));
+  for (const Item& item : items) {
+    const bool own = owns(item.slot);
+    const size_t n = item.tokens.size();
+    if (own) {
+      const auto rows = static_cast<int64_t>(n);
+      batch.segments.push_back({local_slot(item.slot), batch.num_tokens(), rows, item.first_position + rows});
+    }
+    for (size_t i = 0; i < n; ++i) {
+      const bool logit = wants(item.logits, i, n);
+      all_logits += logit ? 1 : 0;
+      pass.own_row.push_back(own ? hidden_rows + batch.num_tokens() : -1);
+      if (!own) continue;
+      if (logit) batch.logit_rows.push_back(static_cast<int32_t>(batch.num_tokens()));
+      batch.tokens.push_back(item.tokens[i]);
+      batch.positions.push_back(static_cast<int32_t>(item.first_position + static_cast<int64_t>(i)));
+    }
+    all_tokens += static_cast<int64_t>(n);
+  }
   batch.pages = caches_.block_tables();
-  WEFT_ASSIGN_OR_RETURN(Executor * run, executor(GraphKind::kDraft, batch));
-  draft_batch_ = std::move(batch);
-  TensorType type = source.type;
-  type.shape[0] = draft_batch_.num_tokens();
-  const Executor::Input input{kHiddenInput, {type, draft_input_.data(), {}}};
+  pass.batch = std::move(batch);
+  WEFT_ASSIGN_OR_RETURN(Running * run, running({kind, phase, bucket(all_tokens, options_.max_step_tokens),
+                                                bucket(all_logits, options_.max_step_tokens)}));
   if (world_ != nullptr) world_->set_step(++steps_);
-  WEFT_ASSIGN_OR_RETURN(const RowSets sets, make_row_sets(draft_batch_, row_set_options(options_.layout, phase_of(draft_batch_)), ranks_));
-  const bool decode = phase_of(draft_batch_) == StepPhase::kDecode;
-  if (!decode) WEFT_RETURN_IF_ERROR(sync(draft_batch_.segments));
-  WEFT_RETURN_IF_ERROR(run->run(draft_batch_, sets, {&input, 1}, arena(GraphKind::kDraft), observer));
-  if (decode) mark_owned(draft_batch_.segments);
-  draft_logits_ = run->value(kLogitsResult, draft_batch_, arena(GraphKind::kDraft));
-  draft_hidden_ = run->value(model_->draft_hidden_value(), draft_batch_, arena(GraphKind::kDraft));
+  WEFT_ASSIGN_OR_RETURN(const RowSets rows, make_row_sets(pass.batch, row_set_options(options_.layout, phase), ranks_));
+  if (phase == StepPhase::kPrefill) WEFT_RETURN_IF_ERROR(sync(pass.batch.segments));
+  std::byte* const memory = arena(kind);
+  const bool runs = kind == GraphKind::kTrunk || last_stage();
+  WEFT_RETURN_IF_ERROR(receive(*run, pass, rows, memory));
+  if (runs) {
+    std::vector<Executor::Input> inputs;
+    if (streams != nullptr) {
+      TensorView view = *streams;
+      view.type.shape[0] = pass.batch.num_tokens();
+      inputs.push_back({kHiddenInput, view});
+    }
+    WEFT_RETURN_IF_ERROR(run->executor.run(pass.batch, rows, inputs, memory, observer));
+  }
+  WEFT_RETURN_IF_ERROR(send(*run, pass, rows, memory));
+  if (phase == StepPhase::kDecode) mark_owned(pass.batch.segments);
+
+  TensorView logits;
+  if (last_stage()) logits = run->executor.value(kLogitsResult, pass.batch, memory);
+  if (last_stage() && options_.max_drafts > 0) {
+    const std::string name = kind == GraphKind::kTrunk ? model_->hidden_value(model_->num_layers() - 1) : model_->draft_hidden_value();
+    pass.hidden = run->executor.value(name, pass.batch, memory);
+    if (!whole) {  // the arena goes to the next micro-batch
+      const auto* bytes = pass.hidden.as<std::byte>();
+      pass.hidden_store.insert(pass.hidden_store.end(), bytes, bytes + pass.hidden.type.bytes());
+      pass.hidden.type.shape[0] += hidden_rows;
+      pass.hidden.data = pass.hidden_store.data();
+    }
+  }
+  pass.num_logits += all_logits;
+  if (whole && options_.layout.mesh.pp == 1 && options_.layout.mesh.dp == 1) {
+    pass.logits = logits;
+    return {};
+  }
+  return collect_logits(kind, items, logits);
+}
+
+// Every rank gets the logits of all groups, in the order of the requests.
+Status RankEngine::collect_logits(GraphKind kind, std::span<const Item> items, TensorView own) {
+  Pass& pass = pass_[static_cast<int>(kind)];
+  const int64_t vocab = model_->vocab_size(), row_bytes = vocab * static_cast<int64_t>(sizeof(float));
+  std::vector<int64_t> counts(static_cast<size_t>(options_.layout.mesh.dp), 0), order;  // group of every row
+  for (const Item& item : items) {
+    const auto group = static_cast<size_t>(slot_owner(item.slot, options_.layout.mesh.dp));
+    for (size_t i = 0; i < item.tokens.size(); ++i) {
+      if (!wants(item.logits, i, item.tokens.size())) continue;
+      ++counts[group];
+      order.push_back(static_cast<int64_t>(group));
+    }
+  }
+  const auto rows = static_cast<int64_t>(order.size());
+  const int64_t own_rows = counts[static_cast<size_t>(ranks_.index_of(MeshAxis::kDp))];
+  std::vector<float> mine(static_cast<size_t>(own_rows * vocab)), all(static_cast<size_t>(rows * vocab));
+  if (own.data != nullptr) std::memcpy(mine.data(), own.data, static_cast<size_t>(own_rows * row_bytes));
+  if (Communicator* stages = ranks_.group_of(MeshAxis::kPp)) {
+    WEFT_RETURN_IF_ERROR(stages->broadcast("logits", mine.data(), own_rows * row_bytes, stages->size() - 1));
+  }
+  if (Communicator* groups = ranks_.group_of(MeshAxis::kDp)) {
+    WEFT_RETURN_IF_ERROR(groups->all_gather_v("logits", {mine.data(), all.data(), rows, row_bytes}, counts));
+  } else {
+    all = std::move(mine);
+  }
+  std::vector<int64_t> next(counts.size(), 0);
+  std::exclusive_scan(counts.begin(), counts.end(), next.begin(), int64_t{0});
+  for (const int64_t group : order) {
+    const float* row = all.data() + next[static_cast<size_t>(group)]++ * vocab;
+    pass.logits_store.insert(pass.logits_store.end(), row, row + vocab);
+  }
+  pass.logits = {{DType::kF32, {pass.num_logits, vocab}}, pass.logits_store.data(), {}};
+  return {};
+}
+
+Status RankEngine::receive(const Running& run, const Pass& pass, const RowSets& rows, std::byte* memory) {
+  for (const std::string& name : run.received) {
+    Communicator& stages = *ranks_.group_of(MeshAxis::kPp);
+    const TensorView view = run.executor.input(name, pass.batch, rows, memory);
+    WEFT_RETURN_IF_ERROR(stages.recv(name, stages.rank() - 1, contiguous_block(view.data, view.type.bytes())));
+  }
+  return {};
+}
+
+Status RankEngine::send(const Running& run, const Pass& pass, const RowSets& rows, std::byte* memory) {
+  constexpr size_t kMostInFlight = 2;
+  for (const std::string& name : run.sent) {
+    Communicator& stages = *ranks_.group_of(MeshAxis::kPp);
+    const TensorView view = run.executor.held(name, pass.batch, rows, memory);
+    if (sending_.size() == kMostInFlight) {
+      WEFT_RETURN_IF_ERROR(stages.wait(sending_.front().request));
+      sending_.pop_front();
+    }
+    Sending sending;
+    sending.data.assign(view.as<std::byte>(), view.as<std::byte>() + view.type.bytes());
+    WEFT_ASSIGN_OR_RETURN(sending.request, stages.start_send(name, stages.rank() + 1,
+                                                             contiguous_block(sending.data.data(), view.type.bytes())));
+    sending_.push_back(std::move(sending));
+  }
   return {};
 }
 
@@ -275,7 +473,7 @@ std::span<const float> row_of(const TensorView& logits, int64_t row) {
 
 }  // namespace
 
-std::span<const float> RankEngine::logits(int64_t row) const { return row_of(logits_, row); }
-std::span<const float> RankEngine::draft_logits(int64_t row) const { return row_of(draft_logits_, row); }
+std::span<const float> RankEngine::logits(int64_t row) const { return row_of(pass_[0].logits, row); }
+std::span<const float> RankEngine::draft_logits(int64_t row) const { return row_of(pass_[1].logits, row); }
 
 }  // namespace weft

@@ -2,9 +2,11 @@
 // the same calls in the same order.
 #pragma once
 
+#include <deque>
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -65,22 +67,23 @@ class RankEngine {
   const EngineOptions& options() const { return options_; }
   MemoryUse memory() const;
 
-  Result<int32_t> open_sequence() { return caches_.open(); }
-  void close_sequence(int32_t slot) {
-    caches_.close(slot);
-    synced_[static_cast<size_t>(slot)] = kSynced;
-  }
-  int64_t length(int32_t slot) const { return caches_.length(slot); }
-  Status truncate(int32_t slot, int64_t length) { return caches_.truncate(slot, length); }
-  SavedSequence save(int32_t slot) const { return caches_.save(slot); }
-  Status restore(int32_t slot, const SavedSequence& saved) { return caches_.restore(slot, saved); }
+  // Slots are numbered over all data-parallel groups: slot s is that of group s mod dp, which numbers it s / dp in its caches.
+  Result<int32_t> open_sequence();
+  void close_sequence(int32_t slot);
+  int64_t length(int32_t slot) const { return length_[static_cast<size_t>(slot)]; }
+  Status truncate(int32_t slot, int64_t length);
+  // Of a slot of this rank's group, what this rank's caches hold of it.
+  SavedSequence save(int32_t slot) const { return caches_.save(local_slot(slot)); }
+  Status restore(int32_t slot, const SavedSequence& saved);
   const CacheStore& caches() const { return caches_; }
+  bool owns(int32_t slot) const { return slot_owner(slot, options_.layout.mesh.dp) == ranks_.index_of(MeshAxis::kDp); }
+  int32_t local_slot(int32_t slot) const { return slot_on_owner(slot, options_.layout.mesh.dp); }
 
   // What is wrong with a step, and room for its tokens. The same on all ranks; a step that passed on one runs on all.
   Status reserve(std::span<const StepRequest> requests);
   Status step(std::span<const StepRequest> requests, const ValueObserver* observer);
   std::span<const float> logits(int64_t row) const;
-  int64_t num_logit_rows() const { return static_cast<int64_t>(batch_.logit_rows.size()); }
+  int64_t num_logit_rows() const { return pass_[static_cast<int>(GraphKind::kTrunk)].num_logits; }
 
   Status draft(std::span<const DraftRequest> requests, DraftFrom from, const ValueObserver* observer);
   std::span<const float> draft_logits(int64_t row) const;
@@ -96,20 +99,52 @@ class RankEngine {
     auto operator<=>(const ShapeKey&) const = default;
   };
 
+  // Rows of one request in a step.
+  struct Item {
+    int32_t slot = 0;
+    int64_t first_position = 0;
+    std::span<const int32_t> tokens;
+    Logits logits = Logits::kLast;
+    int64_t source_row = 0;  // draft: of the streams that the first token continues
+  };
+  // The last step of one kind.
+  struct Pass {
+    StepBatch batch;                     // rows of this rank's data-parallel group, of the last micro-batch
+    int64_t num_logits = 0;              // of all groups
+    TensorView logits;                   // all of them, in the order of the requests
+    TensorView hidden;                   // streams of this group's rows; last pipeline stage only
+    std::vector<int64_t> own_row;        // by row of all groups: its row in `hidden`; -1: another group's
+    std::vector<float> logits_store;     // where they were gathered
+    std::vector<std::byte> hidden_store;
+  };
+  struct Running {
+    Executor executor;
+    std::vector<std::string> received, sent;  // of the neighbouring pipeline stages
+  };
+
   RankEngine() = default;
   GraphOptions graph_options(int64_t tokens, int64_t logits) const;
-  Result<Graph> build(const ShapeKey& key) const;
+  Result<StageGraph> build(const ShapeKey& key) const;
   Status join_groups(Communicator* world);
   // split=owned: decode steps fill the caches of a request on its owner alone. Before a step that needs them everywhere, the
   // owner sends what the others miss.
   Status sync(std::span<const Segment> segments);
   void mark_owned(std::span<const Segment> segments);
   // Decode: only rows of one new token or its drafts.
-  StepPhase phase_of(const StepBatch& batch) const;
+  StepPhase phase_of(std::span<const Item> items) const;
+  // Caches that the graphs of this rank name.
+  Result<std::set<std::string>> state_names(const CacheCapacity& capacity) const;
   Status check_memory() const;
-  Result<Executor*> executor(GraphKind kind, const StepBatch& batch);
-  // A row of a request in a step under construction.
-  void append(StepBatch& batch, int32_t slot, int64_t first_position, std::span<const int32_t> tokens, Logits logits) const;
+  Result<Running*> running(const ShapeKey& key);
+  bool last_stage() const { return ranks_.index_of(MeshAxis::kPp) + 1 == ranks_.size_of(MeshAxis::kPp); }
+
+  // A step in as many micro-batches as keep all pipeline stages busy.
+  Status run(GraphKind kind, std::span<const Item> items, const TensorView* streams, const ValueObserver* observer);
+  Status run_batch(GraphKind kind, StepPhase phase, std::span<const Item> items, const TensorView* streams, bool whole,
+                   const ValueObserver* observer);
+  Status collect_logits(GraphKind kind, std::span<const Item> items, TensorView own);
+  Status receive(const Running& run, const Pass& pass, const RowSets& rows, std::byte* arena);
+  Status send(const Running& run, const Pass& pass, const RowSets& rows, std::byte* arena);
   std::byte* arena(GraphKind kind) const { return arena_[static_cast<int>(kind)].data(); }
 
   std::shared_ptr<const Model> model_;
@@ -122,12 +157,17 @@ class RankEngine {
   int64_t steps_ = 0;
   static constexpr int64_t kSynced = std::numeric_limits<int64_t>::max();
   std::vector<int64_t> synced_;         // by slot: positions from here on are on the owner alone
-  std::map<ShapeKey, Executor> executors_;
+  std::vector<int64_t> length_;         // by slot of all groups
+  std::vector<int32_t> free_slots_;
+  std::map<ShapeKey, Running> running_;
   Buffer arena_[2];                     // by GraphKind, so that a draft step leaves the trunk's results alone
-  StepBatch batch_, draft_batch_;
-  TensorView logits_, draft_logits_;
-  TensorView hidden_, draft_hidden_;    // streams of the rows of the last trunk and draft step
+  Pass pass_[2];                        // by GraphKind
   std::vector<std::byte> draft_input_;  // streams that the draft step reads
+  struct Sending {
+    Communicator::Request request;
+    std::vector<std::byte> data;
+  };
+  std::deque<Sending> sending_;         // to the next pipeline stage
 };
 
 }  // namespace weft

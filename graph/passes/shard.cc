@@ -41,7 +41,7 @@ class Sharder {
       WEFT_ASSIGN_OR_RETURN(const ValueId whole, convert(id, Placements{}, {}));
       to_.mark_result(whole);
     }
-    WEFT_RETURN_IF_ERROR(verify(to_));
+    WEFT_RETURN_IF_ERROR(verify(to_, options_.mesh));
     return std::move(to_);
   }
 

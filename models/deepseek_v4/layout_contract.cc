@@ -34,6 +34,10 @@ constexpr Rule kRules[] = {
        return uneven.empty() ? blocks_divisible("shared_experts.w2", inner, l.mesh.tp) : uneven;
      }},
     {"experts", [](const Layout& l, const Config& c) { return divisible("n_routed_experts", c.n_routed_experts, "ep", l.mesh.ep); }},
+    {"stages", [](const Layout& l, const Config& c) {
+       if (l.mesh.pp <= c.num_hidden_layers) return std::string();
+       return fmt::format("{} pipeline stages for {} layers; at most one stage per layer", l.mesh.pp, c.num_hidden_layers);
+     }},
     {"gate", [](const Layout& l, const Config&) {
        return l.gate == GateChoice::kReplicated ? std::string() : "DeepSeek-V4 has no gate on the attention output";
      }},
