@@ -79,6 +79,32 @@ inline std::vector<OpSample> op_samples(std::mt19937_64& random) {
        {tokens(a, {t, heads, hd}), tokens(a, {t, hd}), fixed(f32, {heads}), fixed(a, {slots, window, hd}), cache,
         tokens(i32, {t, top_k})}},
   };
+  // Between ranks.
+  const auto lies = [](ValueType type, MeshAxis axis, Placement placement) {
+    type.placement[static_cast<size_t>(axis)] = placement;
+    return type;
+  };
+  const auto received = [](DType dtype, Shape shape) { return ValueType{{dtype, shape}, Rows::kReceived}; };
+  const MeshAxis axis = flag() ? MeshAxis::kTp : MeshAxis::kPcp;
+  const int64_t size = pick(2, 4), room = pick(1, 9), all = size * t;
+  const ValueType partial = lies(tokens(f32, {t, d}), axis, Placement::partial());
+  const std::vector<OpSample> between = {
+      {AllReduce{axis, size, a}, {partial}},
+      {ReduceScatter{axis, size, a, room}, {partial}},
+      {AllGather{axis, size, 0, room}, {lies(x, axis, Placement::sharded(0))}},
+      {AllGather{axis, size, 1, t}, {lies(x, axis, Placement::sharded(1))}},
+      {AllGather{axis, size, 0, size * experts}, {lies(stacked, axis, Placement::sharded(0))}},
+      {SliceRows{axis, size, room}, {x}},
+      {HeadsToRows{axis, size, room}, {lies(tokens(a, {t, size * heads, hd}), axis, Placement::sharded(0))}},
+      {SharedQuantise{axis, size}, {lies(x, axis, Placement::sharded(1))}},
+      {ExpertDispatch{MeshAxis::kEp, size, pick(1, 3), all}, {x, tokens(i32, {t, top_k}), tokens(f32, {t, top_k})}},
+      {ExpertSlots{Experts{ActQuant::kNone, number(), flag(), 3, 5}},
+       {received(a, {all, d}), received(i32, {all, top_k}), received(f32, {all, top_k}), stacked, stacked, stacked2,
+        fixed(f32, scales(inner, d)), fixed(f32, scales(inner, d)), fixed(f32, scales(d, inner))}},
+      {ExpertCombine{MeshAxis::kEp, size, pick(1, 3), a},
+       {received(f32, {all, top_k, d}), received(i32, {all, top_k}), fixed(i32, {size}), tokens(i32, {t, top_k})}},
+  };
+  samples.insert(samples.end(), between.begin(), between.end());
   return samples;
 }
 

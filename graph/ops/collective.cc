@@ -397,6 +397,10 @@ Result<ValueTypes> ExpertDispatch::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
   WEFT_RETURN_IF_ERROR(expect_routing(kName, in, 1, "expert", DType::kI32));
   WEFT_RETURN_IF_ERROR(expect_routing(kName, in, 2, "weight", DType::kF32));
+  for (int i = 1; i < 3; ++i) {
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, i == 1 ? "rows of expert" : "rows of weight", in[i].shape()[0], in[0].shape()[0]));
+  }
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "columns of weight", in[2].shape()[1], in[1].shape()[1]));
   WEFT_RETURN_IF_ERROR(expect_range(kName, "capacity", capacity, size * in[0].shape()[0], size * in[0].shape()[0]));
   const int64_t top_k = in[1].shape()[1];
   return ValueTypes{{{in[0].dtype(), {capacity, in[0].shape()[1]}}, Rows::kReceived},
@@ -484,6 +488,9 @@ Result<ValueTypes> ExpertCombine::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "slots", {DType::kF32}));
   WEFT_RETURN_IF_ERROR(expect_routing(kName, in, 1, "received expert", DType::kI32));
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 2, "counts", 1));
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of received expert", in[1].shape()[0], in[0].shape()[0]));
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "columns of received expert", in[1].shape()[1], in[0].shape()[1]));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "counts", {DType::kI32}));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "counts", in[2].shape()[0], size));
   WEFT_RETURN_IF_ERROR(expect_routing(kName, in, 3, "expert", DType::kI32));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "slots of a row", in[0].shape()[1], in[3].shape()[1]));
