@@ -1,0 +1,137 @@
+// The contract of DeepSeek-V4 on layouts: a message for every rule, and that what it takes can be built.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+
+#include "models/deepseek_v4/deepseek_v4.h"
+#include "models/layout_graph.h"
+
+namespace weft::deepseek_v4 {
+namespace {
+
+// The published shapes of V4-Flash, with the fields that the rules look at.
+Config flash() {
+  Config config;
+  config.num_hidden_layers = 43;
+  config.num_attention_heads = 64;
+  config.o_groups = 8;
+  config.o_lora_rank = 1024;
+  config.vocab_size = 129280;
+  config.moe_intermediate_size = 2048;
+  config.n_shared_experts = 1;
+  config.n_routed_experts = 256;
+  return config;
+}
+
+Config with(void (*edit)(Config&)) {
+  Config config = flash();
+  edit(config);
+  return config;
+}
+
+struct RuleCase {
+  const char* what;
+  Config config;
+  Layout layout;
+  const char* message;  // "": taken
+};
+
+TEST(DeepseekV4Contract, EveryRuleHasItsMessage) {
+  const RuleCase cases[] = {
+      {"one rank", flash(), Layout(), ""},
+      {"the usual ones", flash(), {.mesh = {.tp = 8}, .attention = AttentionChoice::kDsaCp, .sequence_parallel = true}, ""},
+      {"heads", flash(), {.mesh = {.tp = 6}},
+       "layout tp6: num_attention_heads 64 is not divisible by tp 6; usable sizes: 1 2 4 8 16 32 64"},
+      {"groups", flash(), {.mesh = {.tp = 16}}, "layout tp16: o_groups 8 is not divisible by tp 16; usable sizes: 1 2 4 8"},
+      {"output blocks, of a power of two", with([](Config& c) { c.num_attention_heads = c.o_groups = 6; }), {.mesh = {.tp = 3}},
+       "layout tp3: wo_b has 6144 inputs, a sum of 16 canonical blocks, which tp 3 does not divide; usable sizes: 1 2 4 8 16"},
+      {"output blocks, of 4 inputs at least", with([](Config& c) { c.o_lora_rank = 2; }), {.mesh = {.tp = 8}},
+       "layout tp8: wo_b has 16 inputs, a sum of 4 canonical blocks, which tp 8 does not divide; usable sizes: 1 2 4"},
+      {"vocabulary", with([](Config& c) { c.vocab_size = 102; }), {.mesh = {.tp = 4}},
+       "layout tp4: vocab_size 102 is not divisible by tp 4; usable sizes: 1 2 3 6 17 34 51 102"},
+      {"... whole on every rank", with([](Config& c) { c.vocab_size = 102; }), {.mesh = {.tp = 4}, .lm_head = WeightChoice::kReplicated}, ""},
+      {"shared expert", with([](Config& c) { c.moe_intermediate_size = 20; }), {.mesh = {.tp = 8}},
+       "layout tp8: moe_intermediate_size x n_shared_experts 20 is not divisible by tp 8; usable sizes: 1 2 4 5 10 20"},
+      {"its blocks", with([](Config& c) { c.moe_intermediate_size = 16; }), {.mesh = {.tp = 8}},
+       "layout tp8: shared_experts.w2 has 16 inputs, a sum of 4 canonical blocks, which tp 8 does not divide; usable sizes: 1 2 4"},
+      {"two shared experts are one of twice the width", with([](Config& c) { c.moe_intermediate_size = 16, c.n_shared_experts = 2; }), {.mesh = {.tp = 8}}, ""},
+      {"... whole on every rank", with([](Config& c) { c.moe_intermediate_size = 20; }), {.mesh = {.tp = 8}, .shared = WeightChoice::kReplicated}, ""},
+      {"experts", with([](Config& c) { c.n_routed_experts = 6; }), {.mesh = {.tp = 4, .ep = 4}},
+       "layout tp4+ep4: n_routed_experts 6 is not divisible by ep 4; usable sizes: 1 2 3 6"},
+      {"stages", with([](Config& c) { c.num_hidden_layers = 3; }), {.mesh = {.pp = 4}},
+       "layout pp4: 4 pipeline stages for 3 layers; at most one stage per layer"},
+      {"gate", flash(), {.mesh = {.tp = 2}, .gate = GateChoice::kKSharded}, "layout tp2+gate=k_sharded: DeepSeek-V4 has no gate on the attention output"},
+      {"per-layer embeddings", flash(), {.mesh = {.tp = 2}, .ple = PleChoice::kSharded}, "layout tp2+ple=sharded: DeepSeek-V4 has no per-layer embeddings"},
+      {"... in a file", flash(), {.mesh = {}, .ple_tier = PleTier::kMapped}, "layout tp1+ple_tier=mapped: DeepSeek-V4 has no per-layer embeddings"},
+      // What weft cannot run yet, or only together with something else.
+      {"dcp", flash(), {.mesh = {.tp = 4, .dcp = 2}}, "layout tp4dcp2: decode context parallel (dcp > 1) cannot be run yet; plan only"},
+      {"owned", flash(), {.mesh = {.tp = 4}, .split = TokenSplit::kOwned},
+       "layout tp4+owned: split=owned needs dsa_cp, whose prefill fills the caches of every rank: tpN+dsa_cp+owned"},
+      {"owned with dsa_cp", flash(), {.mesh = {.tp = 4}, .attention = AttentionChoice::kDsaCp, .split = TokenSplit::kOwned}, ""},
+      {"moe=tp", flash(), {.mesh = {.tp = 2}, .moe = MoeChoice::kTp}, "layout tp2+moe=tp: moe=tp cannot be run yet; plan only"},
+      {"compressor=split", flash(), {.mesh = {.pcp = 2}, .compressor = CompressorChoice::kSplit},
+       "layout pcp2+compressor=split: compressor=split cannot be run yet; plan only"},
+      {"router=full", flash(), {.mesh = {.tp = 2}, .router = RouterChoice::kFull}, "layout tp2+router=full: router=full cannot be run yet; plan only"},
+      // Rules of all families come first.
+      {"a family rule and a general one", with([](Config& c) { c.num_attention_heads = 7; }), {.mesh = {.pcp = 2, .tp = 2}, .attention = AttentionChoice::kDsaCp},
+       "layout tp2pcp2+dsa_cp: dsa_cp splits tokens over tp, pcp 2 would split them again; use one of the two"},
+  };
+  for (const RuleCase& c : cases) EXPECT_EQ(check_layout(c.config, c.layout).message(), c.message) << c.what;
+}
+
+std::shared_ptr<const Model> golden(const std::string& name) {
+  auto checkpoint = Checkpoint::open(std::filesystem::path(WEFT_SOURCE_DIR) / "testdata" / name);
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  auto model = open_model(std::make_shared<const Checkpoint>(std::move(*checkpoint)), {});
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return std::move(*model);
+}
+
+// Every layout that the contract takes gives a graph that its mesh verifies, in both phases, draft layer included, whatever
+// the number of rows.
+TEST(DeepseekV4Contract, WhatIsTakenCanBeBuilt) {
+  const std::shared_ptr<const Model> models[] = {golden("golden/deepseek_v4/f32_pro_like"), golden("golden/deepseek_v4/official_r"),
+                                                 golden("golden/deepseek_v4/mtp_f32")};
+  int taken = 0, refused = 0;
+  for (uint64_t seed = 0; seed < 1500; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto one_of = [&]<class T>(std::initializer_list<T> values) { return *(values.begin() + random() % values.size()); };
+    Layout layout;
+    layout.mesh = {one_of({1, 1, 1, 2}), one_of({1, 1, 1, 2}), one_of({1, 1, 2, 3}), one_of({1, 2, 2, 3, 4}), 1, 1};
+    layout.mesh.ep = one_of({1, 1, 2, 3, static_cast<int>(layout.mesh.stage())});
+    layout.attention = one_of({AttentionChoice::kHeads, AttentionChoice::kDsaCp});
+    layout.sequence_parallel = one_of({false, true});
+    layout.split = one_of({TokenSplit::kFlat, TokenSplit::kFlat, TokenSplit::kPerRequest, TokenSplit::kZigzag, TokenSplit::kOwned});
+    layout.o_proj = one_of({OProjChoice::kSharded, OProjChoice::kSharded, OProjChoice::kGroupMajor, OProjChoice::kReplicated, OProjChoice::kStreamed});
+    layout.lm_head = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
+    layout.shared = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
+    layout.prefetch = one_of({false, true});
+    const Model& model = *models[random() % std::size(models)];
+    if (!model.check_layout(layout).ok()) {
+      ++refused;
+      continue;
+    }
+    ++taken;
+    GraphOptions options;
+    options.mode = model.mode(one_of({DType::kF32, DType::kBF16}), one_of({false, true}));
+    options.shape = {one_of({1, 2, 7, 32}), one_of({1, 3})};
+    options.cache.num_slots = 3;
+    options.cache.num_pages = 4;
+    options.cache.max_context = 512;
+    for (const GraphKind kind : {GraphKind::kTrunk, GraphKind::kDraft}) {
+      if (kind == GraphKind::kDraft && model.num_draft_layers() == 0) continue;
+      for (const StepPhase phase : {StepPhase::kPrefill, StepPhase::kDecode}) {
+        const auto graph = build_for_layout(model, kind, options, layout, phase);
+        ASSERT_TRUE(graph.ok()) << "seed " << seed << " " << to_string(layout) << ": " << graph.status().message();
+        const Status status = verify(*graph, layout.mesh);
+        ASSERT_TRUE(status.ok()) << "seed " << seed << " " << to_string(layout) << ": " << status.message();
+      }
+    }
+  }
+  EXPECT_GT(taken, 200);
+  EXPECT_GT(refused, 200);
+}
+
+}  // namespace
+}  // namespace weft::deepseek_v4
