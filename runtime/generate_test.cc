@@ -330,7 +330,7 @@ TEST_F(GenerateTest, RefusesWhatCannotRun) {
       {[](auto& r) { r.prompt = {-1}; }, "token id -1 is outside the vocabulary of 256"},
       {[](auto& r) { r.max_tokens = 0; }, "max_tokens: 0 is not >= 1"},
       {[](auto& r) { r.drafts = 2; }, "2 drafts per step; the engine was opened for 0 to 1"},
-      {[](auto& r) { r.sampling.top_p = 0; }, "top_p: 0 is not in (0, 1]"},
+      {[](auto& r) { r.sampling.top_p = 0; }, "top_p: expected a number above 0 and at most 1, found 0"},
   };
   for (const BadRequest& bad : kBad) {
     GenerateRequest request = greedy_request(0);

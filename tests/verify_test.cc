@@ -62,6 +62,8 @@ class FaultyModel : public Model {
   int64_t num_draft_layers() const override { return model_->num_draft_layers(); }
   Result<Graph> build_draft(const GraphOptions& options) const override { return model_->build_draft(options); }
   std::string draft_hidden_value() const override { return model_->draft_hidden_value(); }
+  WeightSplit weight_split(std::string_view name) const override { return model_->weight_split(name); }
+  Status check_layout(const Layout& layout) const override { return model_->check_layout(layout); }
   ModelSummary summary() const override { return model_->summary(); }
   Result<TensorView> weight(std::string_view name) const override { return model_->weight(name); }
 
