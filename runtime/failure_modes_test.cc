@@ -1,0 +1,503 @@
+// Failures that other engines had with split models (reference, section 12), as far as they need a model that runs; the number is
+// in the name. Ranks are threads, and each of them is looked at: what it computed, on which rows, and what is in its caches.
+// Others: sharding/failure_modes_test.cc (integers), graph/passes/shard_test.cc and graph/ops/collective_test.cc (refusals, tails).
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <mutex>
+
+#include "comm/thread_comm.h"
+#include "io/checkpoint.h"
+#include "runtime/engine.h"
+
+namespace weft {
+namespace {
+
+// Windows, entries of 4 and of 128, hash and score routing, draft layer; BF16 with quantised activations.
+constexpr const char* kSample = "sample/austen-v4";
+// Entries of 4 and of 128, 8 heads in 4 groups, hidden width 64, 6 experts, 3 hash layers; F32.
+constexpr const char* kPro = "golden/deepseek_v4/f32_pro_like";
+
+std::shared_ptr<const Model> load(const std::string& name) {
+  auto checkpoint = Checkpoint::open(std::filesystem::path(WEFT_SOURCE_DIR) / "testdata" / name);
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  auto model = open_model(std::make_shared<const Checkpoint>(std::move(*checkpoint)), {});
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return std::move(*model);
+}
+
+std::vector<int32_t> some_tokens(int64_t count, int64_t vocab, uint32_t seed) {
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < count; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    tokens.push_back(static_cast<int32_t>((seed >> 8) % static_cast<uint32_t>(vocab)));
+  }
+  return tokens;
+}
+
+// Tokens that each sequence appends, step by step.
+using Steps = std::vector<std::vector<int64_t>>;
+
+struct Scenario {
+  const char* model = kSample;
+  DType dtype = DType::kBF16;
+  Steps steps = {{37, 6}, {5, 18}, {1, 1}, {1, 2}, {1, 1}};
+  bool draft = false;
+  std::vector<std::string> watched;                      // values, by their names in the graph of one rank
+  std::function<void(std::vector<std::vector<int32_t>>&)> edit;  // the sequences
+};
+
+struct Seen {
+  ValueType type;
+  std::vector<std::byte> bytes;  // valid rows
+  bool operator==(const Seen&) const = default;
+};
+
+struct RankTrace {
+  Status status;
+  std::vector<std::vector<float>> logits;         // by step
+  std::vector<SavedSequence> caches;              // by sequence, at the end
+  std::vector<std::map<std::string, Seen>> seen;  // by step
+};
+
+RankTrace play_rank(const std::shared_ptr<const Model>& model, const Scenario& scenario, const Layout& layout, Communicator* world) {
+  RankTrace trace;
+  EngineOptions options;
+  options.mode = model->mode(scenario.dtype, std::nullopt);
+  options.layout = layout;
+  options.num_threads = 1;
+  const auto sequences = static_cast<int64_t>(scenario.steps[0].size());
+  options.max_sequences = sequences;
+  options.max_context = 256;
+  options.max_step_tokens = 128;
+  options.max_drafts = scenario.draft ? 1 : 0;
+  auto made = RankEngine::create(model, options, world);
+  if (!made.ok()) return {made.status(), {}, {}, {}};
+  RankEngine& engine = **made;
+  std::vector<std::vector<int32_t>> texts;
+  std::vector<int32_t> slots;
+  for (int64_t i = 0; i < sequences; ++i) {
+    texts.push_back(some_tokens(200, model->vocab_size(), static_cast<uint32_t>(i) + 1));
+    slots.push_back(*engine.open_sequence());
+  }
+  if (scenario.edit) scenario.edit(texts);
+  std::vector<size_t> fed(texts.size());
+  for (const auto& counts : scenario.steps) {
+    std::map<std::string, Seen>& seen = trace.seen.emplace_back();
+    const auto watch = [&](const Value& value, const TensorView& view) {
+      if (std::find(scenario.watched.begin(), scenario.watched.end(), value.name) == scenario.watched.end()) return;
+      const auto* bytes = view.as<std::byte>();
+      ValueType type = value.type;
+      type.tensor = view.type;
+      seen[value.name] = {type, {bytes, bytes + view.type.bytes()}};
+    };
+    const ValueObserver observer(watch);
+    std::vector<StepRequest> requests;
+    std::vector<DraftRequest> drafts;
+    int64_t row = 0;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const auto count = static_cast<size_t>(counts[i]);
+      if (count == 0) continue;
+      const std::span<const int32_t> all(texts[i]);
+      requests.push_back({slots[i], all.subspan(fed[i], count), i == 0 ? Logits::kAll : Logits::kLast});
+      drafts.push_back({slots[i], row, static_cast<int64_t>(fed[i]), all.subspan(fed[i] + 1, count), Logits::kLast});
+      row += counts[i];
+      fed[i] += count;
+    }
+    trace.status = engine.step(requests, &observer);
+    if (!trace.status.ok()) return trace;
+    std::vector<float>& logits = trace.logits.emplace_back();
+    const auto keep = [&](std::span<const float> from) { logits.insert(logits.end(), from.begin(), from.end()); };
+    for (int64_t i = 0; i < engine.num_logit_rows(); ++i) keep(engine.logits(i));
+    if (!scenario.draft) continue;
+    trace.status = engine.draft(drafts, DraftFrom::kTrunk, &observer);
+    if (!trace.status.ok()) return trace;
+    for (size_t i = 0; i < drafts.size(); ++i) keep(engine.draft_logits(static_cast<int64_t>(i)));
+  }
+  for (int32_t slot : slots) trace.caches.push_back(engine.save(slot));
+  return trace;
+}
+
+std::vector<RankTrace> play(const Scenario& scenario, const std::string& text) {
+  const auto model = load(scenario.model);
+  auto layout = parse_layout(text);
+  EXPECT_TRUE(layout.ok()) << layout.status().message();
+  const auto ranks = static_cast<size_t>(layout->mesh.world());
+  std::vector<RankTrace> traces(ranks);
+  if (ranks == 1) {
+    traces[0] = play_rank(model, scenario, *layout, nullptr);
+  } else {
+    const RankRun run = run_thread_ranks(static_cast<int>(ranks), {}, [&](Communicator& comm) {
+      RankTrace& trace = traces[static_cast<size_t>(comm.rank())];
+      trace = play_rank(model, scenario, *layout, &comm);
+      return trace.status;
+    });
+    EXPECT_TRUE(run.status.ok()) << text << ": " << run.status.message();
+  }
+  for (const RankTrace& trace : traces) EXPECT_TRUE(trace.status.ok()) << text << ": " << trace.status.message();
+  return traces;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Logits of every step on every rank.
+void expect_logits_of_one_rank(const Scenario& scenario, const std::vector<const char*>& layouts) {
+  const RankTrace want = play(scenario, "tp1")[0];
+  for (const char* layout : layouts) {
+    const auto traces = play(scenario, layout);
+    for (size_t r = 0; r < traces.size(); ++r) {
+      ASSERT_EQ(traces[r].logits.size(), want.logits.size()) << layout;
+      for (size_t s = 0; s < want.logits.size(); ++s) {
+        EXPECT_TRUE(same_bits(traces[r].logits[s], want.logits[s])) << layout << " rank " << r << " step " << s;
+      }
+    }
+  }
+}
+
+void expect_caches_of_one_rank(const Scenario& scenario, const std::vector<const char*>& layouts) {
+  const RankTrace want = play(scenario, "tp1")[0];
+  for (const char* layout : layouts) {
+    const auto traces = play(scenario, layout);
+    for (size_t r = 0; r < traces.size(); ++r) {
+      for (size_t i = 0; i < want.caches.size(); ++i) {
+        EXPECT_TRUE(traces[r].caches[i] == want.caches[i]) << layout << " rank " << r << " sequence " << i;
+      }
+    }
+  }
+}
+
+// A value whose rows the ranks hold one after another.
+std::vector<std::byte> rows_of_ranks(const std::vector<RankTrace>& traces, size_t step, const std::string& name) {
+  std::vector<std::byte> all;
+  for (const RankTrace& trace : traces) {
+    const auto at = trace.seen[step].find(name);
+    EXPECT_NE(at, trace.seen[step].end()) << name;
+    if (at == trace.seen[step].end()) continue;
+    EXPECT_EQ(to_string(at->second.type.placement), " tp:shard(0)") << name;
+    all.insert(all.end(), at->second.bytes.begin(), at->second.bytes.end());
+  }
+  return all;
+}
+
+Graph graph_of(const char* name, const std::string& layout, int64_t tokens, StepPhase phase = StepPhase::kPrefill) {
+  const auto model = load(name);
+  GraphOptions options;
+  options.mode = model->mode(DType::kF32, false);
+  options.shape = {tokens, 1};
+  options.cache.num_slots = 2;
+  options.cache.num_pages = 4;
+  options.cache.max_context = 512;
+  auto graph = build_for_layout(*model, GraphKind::kTrunk, options, *parse_layout(layout), phase);
+  EXPECT_TRUE(graph.ok()) << graph.status().message();
+  return std::move(*graph);
+}
+
+const ValueType& type_of(const Graph& graph, const std::string& name) {
+  const ValueId id = graph.find(name);
+  EXPECT_GE(id, 0) << name;
+  return graph.value(std::max(id, 0)).type;
+}
+
+// ---- The graphs
+
+TEST(FailureModes, FailureMode08_ResidualGatheredTwice) {
+  for (const char* layout : {"tp2+sp", "tp2+dsa_cp+sp", "tp2+sp+ep2"}) {
+    const Graph graph = graph_of(kPro, layout, 32);
+    for (const Value& value : graph.values()) {
+      if (value.type.rows == Rows::kTokens) {
+        EXPECT_EQ(value.type.shape()[0], row_set(value.type.placement) == RowSet::kTp ? 16 : 32) << layout << " " << value.name;
+      }
+    }
+    for (int layer = 0; layer < 5; ++layer) EXPECT_EQ(type_of(graph, fmt::format("layers.{}.ffn_hc_post", layer)).shape()[0], 16) << layout;
+  }
+}
+
+TEST(FailureModes, FailureMode09_FullTokensTooEarlyInMoe) {
+  for (const char* layout : {"tp2+sp", "tp2+sp+ep2", "tp2+ep2"}) {
+    const Graph graph = graph_of(kPro, layout, 32);
+    const int64_t rows = 16;  // of this rank
+    for (const char* name : {"layers.0.gate", "layers.0.route", "layers.0.experts", "layers.4.gate", "layers.4.experts"}) {
+      EXPECT_EQ(type_of(graph, name).shape()[0], rows) << layout << " " << name;
+    }
+  }
+}
+
+TEST(FailureModes, FailureMode11_FeatureSumOfLocalRowsIsNotScattered) {
+  const Graph graph = graph_of(kPro, "tp2pcp2", 32);  // rows split over pcp, features over tp
+  EXPECT_EQ(type_of(graph, "layers.0.shared.w2.partial").shape()[0], 16);
+  EXPECT_EQ(type_of(graph, "layers.0.shared.w2").shape()[0], 16);
+  EXPECT_EQ(to_string(type_of(graph, "layers.0.shared.w2").placement), " pcp:shard(0)");
+}
+
+TEST(FailureModes, FailureMode29_HeadSplitCutsOutputGroups) {
+  EngineOptions options;
+  options.layout.mesh.tp = 8;
+  const auto engine = Engine::create(load(kPro), options);
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.status().message(), "layout tp8: o_groups 4 is not divisible by tp 8; usable sizes: 1 2 4");
+}
+
+// ---- Caches
+
+TEST(FailureModes, FailureMode10_EveryRankWritesAllRows) {
+  expect_caches_of_one_rank({}, {"tp2", "tp2+sp", "tp2+dsa_cp+sp", "pcp2", "pcp2+split=zigzag", "tp2pcp2+sp"});
+  Scenario pro;
+  pro.model = kPro;
+  pro.dtype = DType::kF32;
+  expect_caches_of_one_rank(pro, {"tp4+dsa_cp", "pcp3+split=per_request", "tp2+sp+ep2"});
+}
+
+// 4 k + 2 tokens leave two in the compressors' state; decode completes the entry on the ranks that hold the request.
+TEST(FailureModes, FailureMode36_TailStateIsThereInDecode) {
+  Scenario scenario;
+  scenario.steps = {{42, 86}, {1, 1}, {1, 1}, {1, 1}};
+  expect_caches_of_one_rank(scenario, {"tp2+dsa_cp", "tp2+dsa_cp+sp", "pcp2+split=zigzag"});
+  expect_logits_of_one_rank(scenario, {"tp2+dsa_cp+owned", "tp2+dsa_cp+sp+owned"});
+}
+
+// ---- Rows
+
+// As many tokens as hidden features.
+TEST(FailureModes, FailureMode13_TokensAsManyAsFeatures) {
+  Scenario scenario;
+  scenario.model = kPro;  // hidden width 64, 48 for queries, 32 for heads and experts
+  scenario.dtype = DType::kF32;
+  scenario.steps = {{64, 0}, {40, 8}, {0, 32}};
+  expect_logits_of_one_rank(scenario, {"tp2+sp", "tp4+dsa_cp+sp", "pcp2", "tp2pcp2+sp+ep2"});
+}
+
+TEST(FailureModes, FailureMode14_FirstResidualIsOfLocalRows) {
+  Scenario scenario;
+  scenario.watched = {"embedding", "layers.0.attn_hc_post", "layers.0.ffn_hc_post"};
+  const RankTrace want = play(scenario, "tp1")[0];
+  for (const char* layout : {"tp2+sp", "tp2+dsa_cp+sp"}) {
+    const auto traces = play(scenario, layout);
+    for (size_t step = 0; step < scenario.steps.size(); ++step) {  // odd numbers of rows too, and one row
+      for (const std::string& name : scenario.watched) {
+        EXPECT_TRUE(rows_of_ranks(traces, step, name) == want.seen[step].at(name).bytes) << layout << " step " << step << " " << name;
+      }
+    }
+  }
+}
+
+TEST(FailureModes, FailureMode31_UnevenRows) {
+  Scenario scenario;
+  scenario.model = kPro;
+  scenario.dtype = DType::kF32;
+  scenario.steps = {{7, 0}, {1, 0}, {2, 3}, {0, 1}, {3, 2}};  // ranks with t, t - 1 and no rows
+  expect_logits_of_one_rank(scenario, {"tp4+dsa_cp+sp", "tp4+sp", "tp4+dsa_cp+o_proj=streamed", "pcp3+split=zigzag", "tp2pcp3+sp+ep6"});
+}
+
+TEST(FailureModes, FailureMode34_ChunkedAndWholePromptsAreEqual) {
+  Scenario whole, chunked;
+  whole.steps = {{60, 21}, {1, 1}};
+  chunked.steps = {{23, 21}, {30, 0}, {7, 0}, {1, 1}};
+  for (const char* layout : {"pcp2+split=per_request", "pcp2+split=zigzag", "tp2+dsa_cp+split=zigzag", "tp2+dsa_cp+sp+split=per_request"}) {
+    const auto a = play(whole, layout), b = play(chunked, layout);
+    EXPECT_TRUE(same_bits(a[0].logits.back(), b[0].logits.back())) << layout;
+    EXPECT_TRUE(a[1].caches == b[1].caches) << layout;
+    EXPECT_TRUE(same_bits(a[0].logits.back(), play(whole, "tp1")[0].logits.back())) << layout;
+  }
+}
+
+TEST(FailureModes, FailureMode26_LateQueriesSeeTheFirstKey) {
+  Scenario scenario, planted;
+  scenario.steps = planted.steps = {{60, 3}};
+  planted.edit = [](std::vector<std::vector<int32_t>>& texts) { texts[0][0] = (texts[0][0] + 1) % 1000; };
+  for (const char* layout : {"pcp2", "pcp2+split=zigzag", "tp2+dsa_cp+sp"}) {
+    const auto a = play(scenario, layout)[0].logits[0], b = play(planted, layout)[0].logits[0];
+    const auto want = play(planted, "tp1")[0].logits[0];
+    EXPECT_TRUE(same_bits(b, want)) << layout;
+    // The last row of the prompt, 59 tokens later.
+    const auto vocab = static_cast<ptrdiff_t>(a.size() / 61);
+    const std::vector<float> last_a(a.begin() + 59 * vocab, a.begin() + 60 * vocab), last_b(b.begin() + 59 * vocab, b.begin() + 60 * vocab);
+    EXPECT_FALSE(same_bits(last_a, last_b)) << layout;
+  }
+}
+
+// ---- Selection and routing
+
+TEST(FailureModes, FailureMode05_LateQueriesSelectDistinctEntries) {
+  Scenario scenario;
+  scenario.watched = {"layers.1.topk"};
+  scenario.steps = {{120, 4}};
+  const auto traces = play(scenario, "tp2+dsa_cp+sp");
+  const Seen& picks = traces[1].seen[0].at("layers.1.topk");  // the second half of the rows
+  const int64_t k = picks.type.shape()[1];
+  ASSERT_EQ(picks.type.shape()[0], 62);
+  const auto* ids = reinterpret_cast<const int32_t*>(picks.bytes.data());
+  for (int64_t t = 0; t < 58; ++t) {  // positions 62 .. 119 of the first sequence
+    std::vector<int32_t> row(ids + t * k, ids + (t + 1) * k);
+    row.erase(std::remove(row.begin(), row.end(), -1), row.end());
+    const int64_t visible = (62 + t + 1) / 4;
+    EXPECT_EQ(static_cast<int64_t>(row.size()), std::min(k, visible)) << "row " << t;
+    EXPECT_TRUE(std::adjacent_find(row.begin(), row.end(), std::greater_equal<>()) == row.end()) << "row " << t;
+  }
+}
+
+TEST(FailureModes, FailureMode20_SelectionIsThatOfOneRank) {
+  Scenario scenario;
+  scenario.watched = {"layers.1.topk", "layers.3.topk"};
+  const RankTrace want = play(scenario, "tp1")[0];
+  const auto traces = play(scenario, "tp2+dsa_cp+sp");
+  for (size_t step : {0u, 1u}) {  // prefill: local queries
+    for (const std::string& name : scenario.watched) EXPECT_TRUE(rows_of_ranks(traces, step, name) == want.seen[step].at(name).bytes) << name;
+  }
+  for (const char* layout : {"tp2", "tp2+sp"}) {  // all queries, whole index heads
+    for (const RankTrace& trace : play(scenario, layout)) {
+      for (size_t step = 0; step < scenario.steps.size(); ++step) {
+        EXPECT_TRUE(trace.seen[step].at("layers.1.topk").bytes == want.seen[step].at("layers.1.topk").bytes) << layout << " step " << step;
+      }
+    }
+  }
+}
+
+TEST(FailureModes, FailureMode22_PadRowsAreNotRouted) {
+  Scenario scenario;  // steps of 43, 23, 2, 3 and 2 rows, in room for 64, 32, 2, 4 and 2
+  for (int layer = 0; layer < 4; ++layer) scenario.watched.push_back(fmt::format("layers.{}.experts.dispatch.1", layer));
+  const int64_t top_k = 2;
+  for (const char* layout : {"tp2+ep2", "tp2+sp+ep2", "pcp2+ep2", "tp2pcp2+sp+ep4"}) {
+    const auto traces = play(scenario, layout);
+    for (size_t step = 0; step < scenario.steps.size(); ++step) {
+      const int64_t rows = scenario.steps[step][0] + scenario.steps[step][1];
+      for (const std::string& name : scenario.watched) {
+        int64_t used = 0;
+        for (const RankTrace& trace : traces) {
+          const Seen& experts = trace.seen[step].at(name);
+          for (size_t i = 0; i < experts.bytes.size(); i += sizeof(int32_t)) {
+            int32_t e = 0;
+            std::memcpy(&e, experts.bytes.data() + i, sizeof(e));
+            used += e >= 0 ? 1 : 0;
+          }
+        }
+        EXPECT_EQ(used, rows * top_k) << layout << " step " << step << " " << name;
+      }
+    }
+  }
+}
+
+TEST(FailureModes, FailureMode23_ReplicatedRowsAreDispatchedOnce) {
+  Scenario scenario;
+  scenario.model = kPro;
+  scenario.dtype = DType::kF32;
+  scenario.watched = {"layers.0.experts", "layers.4.experts"};
+  const RankTrace want = play(scenario, "tp1")[0];
+  for (const char* layout : {"tp2+ep2", "tp2+sp+ep2"}) {  // in the first one all ranks have all rows
+    const auto traces = play(scenario, layout);
+    for (size_t step = 0; step < scenario.steps.size(); ++step) {
+      for (const std::string& name : scenario.watched) {
+        EXPECT_TRUE(rows_of_ranks(traces, step, name) == want.seen[step].at(name).bytes) << layout << " step " << step << " " << name;
+      }
+    }
+  }
+}
+
+// Hash layers look their experts up by token: rows and tokens must still belong together.
+TEST(FailureModes, FailureMode27_TokensStayWithTheirRows) {
+  Scenario scenario;
+  scenario.model = kPro;
+  scenario.dtype = DType::kF32;
+  scenario.watched = {"layers.0.route", "layers.1.route", "layers.2.route", "layers.0.route.1", "layers.2.route.1"};
+  const RankTrace want = play(scenario, "tp1")[0];
+  for (const char* layout : {"tp4+sp", "tp2+sp+ep2", "tp2+ep2", "tp4+dsa_cp+sp"}) {
+    const auto traces = play(scenario, layout);
+    for (size_t step = 0; step < scenario.steps.size(); ++step) {
+      for (const std::string& name : scenario.watched) {
+        EXPECT_TRUE(rows_of_ranks(traces, step, name) == want.seen[step].at(name).bytes) << layout << " step " << step << " " << name;
+      }
+    }
+  }
+}
+
+// ---- Heads
+
+TEST(FailureModes, FailureMode25_EveryRankHasItsOwnSinks) {
+  const auto model = load(kPro);
+  const auto sink = model->weight("layers.0.attn.attn_sink");
+  ASSERT_TRUE(sink.ok());
+  std::vector<float> sinks(sink->as<float>(), sink->as<float>() + 8);
+  std::sort(sinks.begin(), sinks.end());
+  ASSERT_TRUE(std::adjacent_find(sinks.begin(), sinks.end()) == sinks.end()) << "sinks must be distinct for this test";
+  Scenario scenario;
+  scenario.model = kPro;
+  scenario.dtype = DType::kF32;
+  scenario.watched = {"layers.0.attention"};
+  const RankTrace want = play(scenario, "tp1")[0];
+  const auto traces = play(scenario, "tp4");
+  for (size_t step = 0; step < scenario.steps.size(); ++step) {
+    const Seen& whole = want.seen[step].at("layers.0.attention");
+    const int64_t rows = whole.type.shape()[0], row = whole.type.shape()[1] * whole.type.shape()[2] * 4, part = row / 4;
+    for (int r = 0; r < 4; ++r) {
+      const Seen& local = traces[static_cast<size_t>(r)].seen[step].at("layers.0.attention");
+      ASSERT_EQ(local.type.shape()[1], 2);
+      for (int64_t t = 0; t < rows; ++t) {
+        ASSERT_EQ(std::memcmp(local.bytes.data() + t * part, whole.bytes.data() + t * row + r * part, static_cast<size_t>(part)), 0)
+            << "rank " << r << " step " << step << " row " << t;
+      }
+    }
+  }
+}
+
+// ---- Steps
+
+TEST(FailureModes, FailureMode16_DraftLayerInEveryLayout) {
+  Scenario scenario;
+  scenario.draft = true;
+  expect_logits_of_one_rank(scenario, {"tp2", "tp2+sp", "tp2+dsa_cp", "tp2+dsa_cp+sp", "tp2+dsa_cp+owned", "pcp2+split=zigzag", "tp2pcp2+sp", "tp2+sp+ep2"});
+  expect_caches_of_one_rank(scenario, {"tp2+dsa_cp+sp", "pcp2+split=zigzag", "tp2pcp2+sp"});
+}
+
+// Whoever samples, samples from the same numbers.
+TEST(FailureModes, FailureMode28_LogitsAreEqualOnAllRanks) {
+  for (const char* layout : {"tp2+sp", "tp2pcp2+sp", "pcp2+split=zigzag", "tp2+dsa_cp+owned", "tp2+lm_head=replicated"}) {
+    const auto traces = play({}, layout);
+    for (const RankTrace& trace : traces) {
+      for (size_t step = 0; step < trace.logits.size(); ++step) {
+        EXPECT_TRUE(same_bits(trace.logits[step], traces[0].logits[step])) << layout << " step " << step;
+      }
+    }
+  }
+}
+
+// Weights that are gathered for a step are values of that step: prefill does not change what decode uses, nor does a refusal.
+TEST(FailureModes, FailureMode40_GatheredWeightsLeaveNoTrace) {
+  Scenario scenario;
+  scenario.steps = {{37, 6}, {1, 1}, {9, 1}, {1, 1}};
+  expect_logits_of_one_rank(scenario, {"tp2+dsa_cp+o_proj=streamed", "tp2+dsa_cp+sp+o_proj=streamed", "tp2+dsa_cp+owned+o_proj=streamed"});
+
+  const auto model = load(kSample);
+  std::vector<std::vector<float>> logits;
+  for (const bool refused : {false, true}) {
+    EngineOptions options;
+    options.mode = model->mode(DType::kBF16, std::nullopt);
+    options.layout = *parse_layout("tp2+dsa_cp+o_proj=streamed");
+    options.num_threads = 1;
+    options.max_context = 200;
+    auto made = Engine::create(model, options);
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    Engine& engine = **made;
+    const int32_t slot = *engine.open_sequence();
+    const auto tokens = some_tokens(40, model->vocab_size(), 5);
+    const StepRequest prompt{slot, std::span(tokens).first(39), Logits::kLast}, next{slot, std::span(tokens).subspan(39), Logits::kLast};
+    ASSERT_TRUE(engine.step({&prompt, 1}).ok());
+    if (refused) {
+      const std::vector<int32_t> unknown = {1 << 30};
+      const StepRequest bad{slot, unknown, Logits::kLast};
+      EXPECT_FALSE(engine.step({&bad, 1}).ok());
+    }
+    ASSERT_TRUE(engine.step({&next, 1}).ok());
+    logits.emplace_back(engine.logits(0).begin(), engine.logits(0).end());
+  }
+  EXPECT_TRUE(same_bits(logits[0], logits[1]));
+}
+
+}  // namespace
+}  // namespace weft
