@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "cli/interrupt.h"
+#include "cli/memory_report.h"
 #include "cli/run_report.h"
 #include "io/unicode_utf8.h"
 
@@ -186,11 +187,12 @@ Status run_chat(const RunArgs& args, const std::optional<std::string>& message, 
     OrderedJson json = describe(args.model, *loaded.engine);
     json["messages"] = session.to_json();
     json["turns"] = loop.turns();
-    json["memory"] = memory_json(*loaded.engine);
+    // After a failure of another rank there is no such report.
+    if (auto memory = memory_json(*loaded.engine); memory.ok()) json["memory"] = std::move(memory).value();
     if (!status.ok()) json["error"] = status.message();  // what was said until then is not lost
     console.print_json(json);
   } else if (status.ok()) {
-    console.note(memory_line(*loaded.engine));
+    WEFT_RETURN_IF_ERROR(note_memory(*loaded.engine, console));
   }
   return status;
 }

@@ -5,6 +5,7 @@
 #include "cli/bench_report.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
+#include "cli/memory_report.h"
 #include "cli/model_options.h"
 
 namespace weft {
@@ -14,6 +15,7 @@ constexpr char kExamples[] =
     "  weft bench MODEL_DIR\n"
     "  weft bench MODEL_DIR --prompt 512,2048 --gen 64 --depth 0,4096,32768 -r 3\n"
     "  weft bench MODEL_DIR --prompt 0 --gen 128 --batch 1,4 --mtp 1 --json\n"
+    "  weft bench MODEL_DIR --layout tp2+sp --memory\n"
     "  weft bench kernels --filter linear\n";
 
 Result<MachineLimits> measure(const KernelBenchOptions& options, Console& console) {
@@ -48,7 +50,7 @@ class BenchCommand : public Command {
   int64_t step_tokens_ = 512, drafts_ = 0;
   int repetitions_ = 5;
   uint64_t seed_ = 0;
-  bool no_limits_ = false;
+  bool no_limits_ = false, memory_ = false;
   std::string filter_;
   double kernel_seconds_ = KernelBenchOptions().min_seconds;
 };
@@ -73,6 +75,7 @@ void BenchCommand::declare(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--seed", seed_, "of the random tokens")->check(whole_number(0, kMaxSeed))->capture_default_str();
   app.add_flag("--no-limits", no_limits_, "do not measure the machine");
+  app.add_flag("--memory", memory_, "a table of the memory of each rank and what it sent");
   app.add_option("--filter", filter_, "with `kernels`: only rows whose kernel and shape contain this");
   app.add_option("--seconds", kernel_seconds_, "with `kernels`: least time of each row")
       ->check(number_in({0, 3600}))
@@ -165,7 +168,7 @@ Status BenchCommand::print(const std::vector<BenchResult>& results, const Loaded
     if (!no_limits_) json["machine"] = machine_json(machine);
     json["results"] = OrderedJson::array();
     for (const BenchResult& result : results) json["results"].push_back(bench_json(result, machine));
-    json["memory"] = memory_json(*loaded.engine);
+    WEFT_ASSIGN_OR_RETURN(json["memory"], memory_json(*loaded.engine));
     console.print_json(json);
     return {};
   }
@@ -173,7 +176,7 @@ Status BenchCommand::print(const std::vector<BenchResult>& results, const Loaded
   if (!dir.has_filename()) dir = dir.parent_path();
   const std::string name = dir.filename().string();
   std::vector<std::vector<std::string>> rows = {
-      {"model", "size", "params", "dtype", "isa", "threads", "test", "t/s", "+-", "of limit"}};
+      {"model", "size", "params", "dtype", "isa", "layout", "threads", "test", "t/s", "+-", "of limit"}};
   if (drafts_ > 0) rows[0].push_back("accepted");
   for (const BenchResult& result : results) {
     std::string limit;
@@ -184,7 +187,7 @@ Status BenchCommand::print(const std::vector<BenchResult>& results, const Loaded
     rows.push_back({name, bytes_text(static_cast<double>(loaded.checkpoint->file_bytes())),
                     fmt::format("{:.2f} M", static_cast<double>(parameters) / kMillion),
                     options.mode.dtype == DType::kF32 ? "f32" : "bf16", std::string(isa_name(options.isa)),
-                    fmt::format("{}", options.num_threads), result.test.name(),
+                    to_string(options.layout), fmt::format("{}", options.num_threads), result.test.name(),
                     fmt::format("{:.2f}", result.tokens_per_s()), fmt::format("{:.2f}", result.tokens_per_s_spread()),
                     limit});
     if (drafts_ > 0)
@@ -192,7 +195,9 @@ Status BenchCommand::print(const std::vector<BenchResult>& results, const Loaded
   }
   console.print(markdown_table(rows));
   if (!no_limits_) console.note(machine_text(machine));
-  console.note(memory_line(*loaded.engine));
+  if (!memory_) return note_memory(*loaded.engine, console);
+  WEFT_ASSIGN_OR_RETURN(const std::string table, memory_table(*loaded.engine));
+  console.print("\n" + table);
   return {};
 }
 

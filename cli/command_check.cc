@@ -13,6 +13,7 @@ class CheckCommand : public Command {
         ->required();
     app.add_option("--step-tokens", step_tokens_, "tokens per step")->check(whole_number(1))->capture_default_str();
     add_machine_options(app, args_);
+    add_rank_options(app, args_.ranks);
   }
 
   Status run(Console& console) override {
@@ -20,11 +21,15 @@ class CheckCommand : public Command {
     options.num_threads = args_.threads;
     options.isa = args_.isa_level();
     options.max_step_tokens = step_tokens_;
+    WEFT_ASSIGN_OR_RETURN(options.layout, args_.ranks.resolve(console.job));
     nlohmann::ordered_json cases = nlohmann::ordered_json::array();
     int failed = 0, unreadable = 0;
     Status first_error;
     for (const std::string& dir : dirs_) {
       console.progress(fmt::format("checking {}", dir));
+      options.make_engine = [&](const std::shared_ptr<const Model>& model, const EngineOptions& engine_options) {
+        return make_engine(dir, false, model, engine_options, console);
+      };
       const auto report = check_golden_case(dir, options);
       console.progress("");
       // One bad folder does not take the results of the others away.

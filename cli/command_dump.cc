@@ -22,6 +22,8 @@ class DumpCommand : public Command {
     app.add_flag("--draft", draft_, "run the draft (MTP) layer, too: its values are named draft.*");
     add_numeric_options(app, args_);
     add_machine_options(app, args_);
+    add_rank_options(app, args_.ranks);
+    app.get_option("--layout")->description("of several ranks: the values of rank 0, of which some are its slices (docs/layouts.md)");
   }
 
   Status run(Console& console) override {
@@ -40,8 +42,8 @@ class DumpCommand : public Command {
     Engine& engine = *loaded.engine;
 
     ValueDump dump(patterns_);
-    const auto observe = [&](const Value& value, const TensorView& view) { dump.record(value, view); };
-    const auto observe_draft = [&](const Value& value, const TensorView& view) { dump.record(value, view, "draft."); };
+    const auto observe = [&](const Value& value, const TensorView& view, std::span<const int32_t>) { dump.record(value, view); };
+    const auto observe_draft = [&](const Value& value, const TensorView& view, std::span<const int32_t>) { dump.record(value, view, "draft."); };
     const ValueObserver observer(observe), draft_observer(observe_draft);
     WEFT_ASSIGN_OR_RETURN(const int32_t slot, engine.open_sequence());
     for (int64_t at = 0; at < total;) {

@@ -4,6 +4,7 @@
 
 #include "cli/command.h"
 #include "cli/interrupt.h"
+#include "cli/memory_report.h"
 #include "cli/model_options.h"
 #include "cli/perplexity.h"
 #include "io/chat.h"
@@ -87,7 +88,7 @@ Status EvalCommand::run(Console& console) {
     json["nll_standard_error"] = result.nll_standard_error;
     json["perplexity"] = result.perplexity();
     json["seconds"] = seconds;
-    json["memory"] = memory_json(*loaded.engine);
+    WEFT_ASSIGN_OR_RETURN(json["memory"], memory_json(*loaded.engine));
     console.print_json(json);
     return {};
   }
@@ -96,7 +97,7 @@ Status EvalCommand::run(Console& console) {
                   result.perplexity(), result.nll, result.nll_standard_error, result.predicted, tokens.size()));
   console.note(
       fmt::format("time      {:.2f} s, {:.1f} tokens/s", seconds, static_cast<double>(tokens.size()) / seconds));
-  console.note(memory_line(*loaded.engine));
+  WEFT_RETURN_IF_ERROR(note_memory(*loaded.engine, console));
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include "cli/chat_loop.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
+#include "cli/memory_report.h"
 #include "cli/run_args.h"
 #include "cli/run_report.h"
 #include "cli/text_stream.h"
@@ -21,6 +22,8 @@ constexpr char kExamples[] =
     "  weft run MODEL_DIR -f notes.txt --temperature 0 --mtp 1 --json\n"
     "  cat notes.txt | weft run MODEL_DIR -f - --stop \"\\n\\n\"\n"
     "  weft run MODEL_DIR --chat --system \"Answer briefly.\"\n"
+    "  weft run MODEL_DIR --layout tp2+sp -p \"Once\" --max-tokens 20\n"
+    "  mpirun -n 4 weft run MODEL_DIR --layout tp4 -p \"Once\" --max-tokens 20\n"
     "  weft run MODEL_DIR --chat -p \"What is a fugue?\" --dtype f32\n";
 
 Result<std::string> read_prompt_file(const std::string& name) {
@@ -144,12 +147,12 @@ Status RunCommand::complete(const std::string& text, LoadedEngine& loaded, const
     for (const SampledToken& token : result.tokens) json["tokens"].push_back(token.id);
     json.update(result_json(result));
     if (args_.logprobs >= 0) json["logprobs"] = logprobs_json(result, tokenizer);
-    json["memory"] = memory_json(*loaded.engine);
+    WEFT_ASSIGN_OR_RETURN(json["memory"], memory_json(*loaded.engine));
     console.print_json(json);
   } else {
     console.print("\n");
     note_result(result, console);
-    console.note(memory_line(*loaded.engine));
+    WEFT_RETURN_IF_ERROR(note_memory(*loaded.engine, console));
   }
   if (result.reason == FinishReason::kCancelled && !console.reader_gone()) return cancelled("interrupted");
   return {};

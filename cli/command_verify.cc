@@ -1,19 +1,9 @@
 // weft verify: the bitwise promises, on one model.
 #include "cli/command.h"
-#include "cli/model_options.h"
-#include "runtime/verify.h"
+#include "cli/verify_layouts.h"
 
 namespace weft {
 namespace {
-
-std::string_view outcome_name(VerifyLine::Outcome outcome) {
-  switch (outcome) {
-    case VerifyLine::Outcome::kPass: return "pass";
-    case VerifyLine::Outcome::kFail: return "FAIL";
-    case VerifyLine::Outcome::kSkipped: return "skipped";
-  }
-  return "";
-}
 
 std::string_view dtype_option(DType dtype) { return dtype == DType::kF32 ? "f32" : "bf16"; }
 
@@ -27,13 +17,27 @@ class VerifyCommand : public Command {
     app.add_option("--act-quant", args_.act_quant,
                    "quantise activations; default: on with bf16 if the checkpoint's format has it")
         ->check(one_of({"on", "off"}));
-    app.add_option("--tokens", options_.tokens, "length of the random sequence")
-        ->check(whole_number(2))
-        ->capture_default_str();
-    app.add_option("--seed", options_.seed, "of the random tokens")
-        ->check(whole_number(0, kMaxSeed))
-        ->capture_default_str();
+    app.add_option("--tokens", tokens_,
+                   fmt::format("length of the random sequence; default: {}, of the longest prompt with --layouts: {}",
+                               options_.tokens, LayoutMatrixOptions().tokens))
+        ->check(whole_number(2));
+    app.add_option("--seed", options_.seed, "of the random tokens")->check(whole_number(0, kMaxSeed))->capture_default_str();
     add_machine_options(app, args_);
+    const char* group = "Ranks";
+    auto* layout = app.add_option("--layout", args_.ranks.layout, "the layout of all runs")->capture_default_str()->group(group);
+    app.add_option("--layouts", matrix_.layouts,
+                   "compare layouts with one rank instead: all that the model takes, or a list, tp2,tp2+sp,... Over MPI: start "
+                   "with mpirun -n N, the layouts of N ranks are compared")
+        ->excludes(layout)
+        ->group(group);
+    add_number_list(app, "--ranks", matrix_.ranks, 1, "numbers of ranks; default: those of the layouts, with `all` 2 and 4",
+                    kMaxRanks)
+        ->group(group);
+    app.add_option("--transport", matrix_.transports, "threads, mpi (under mpirun), with --layouts also threads,mpi")
+        ->delimiter(',')
+        ->allow_extra_args(false)
+        ->check(one_of({"threads", "mpi"}))
+        ->group(group);
   }
 
   Status run(Console& console) override {
@@ -41,7 +45,28 @@ class VerifyCommand : public Command {
     if (!args_.act_quant.empty()) options_.act_quant = args_.act_quant == "on";
     options_.num_threads = args_.threads;
     options_.isa = args_.isa_level();
+    if (!matrix_.layouts.empty()) {
+      LayoutMatrixOptions matrix;
+      matrix.dtypes = options_.dtypes;
+      matrix.act_quant = options_.act_quant;
+      matrix.tokens = tokens_.value_or(matrix.tokens);
+      matrix.seed = options_.seed;
+      matrix.num_threads = args_.threads;
+      matrix.isa = options_.isa;
+      return run_layout_matrix(args_, matrix_, std::move(matrix), console);
+    }
+    options_.tokens = tokens_.value_or(options_.tokens);
+    if (matrix_.ranks.size() > 1 || matrix_.transports.size() > 1) {
+      return invalid_argument("several --ranks or --transport need --layouts");
+    }
+    if (!matrix_.ranks.empty()) args_.ranks.ranks = static_cast<int>(matrix_.ranks[0]);
+    if (!matrix_.transports.empty()) args_.ranks.transport = matrix_.transports[0];
+    WEFT_ASSIGN_OR_RETURN(options_.layout, args_.ranks.resolve(console.job));
     WEFT_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model(args_, console));
+    WEFT_RETURN_IF_ERROR(loaded.model->check_layout(options_.layout));
+    options_.make_engine = [&](const EngineOptions& options) {
+      return make_engine(args_.model_dir, args_.allow_unknown_config, loaded.model, options, console);
+    };
     VerifyEvents events;
     events.on_start = [&](const std::string& name) { console.progress(name + " ..."); };
     events.on_line = [&](const VerifyLine& line) {
@@ -67,6 +92,7 @@ class VerifyCommand : public Command {
              {"seconds", line.seconds}});
       }
       console.print_json(nlohmann::ordered_json{{"model", args_.model_dir},
+                                                {"layout", to_string(options_.layout)},
                                                 {"tokens", report.tokens},
                                                 {"seed", options_.seed},
                                                 {"passed", passed},
@@ -83,6 +109,8 @@ class VerifyCommand : public Command {
  private:
   ModelArgs args_;
   VerifyOptions options_;
+  LayoutMatrixArgs matrix_;
+  std::optional<int64_t> tokens_;
   std::string dtype_ = "both";
 };
 
@@ -92,7 +120,9 @@ CommandEntry verify_command() {
   return make_command<VerifyCommand>("verify", "checks that the bits do not depend on how the work is done",
                                      "  weft verify MODEL_DIR\n"
                                      "  weft verify MODEL_DIR --dtype f32 --tokens 600 --seed 7\n"
-                                     "  weft verify MODEL_DIR --isa avx2 --json\n");
+                                     "  weft verify MODEL_DIR --isa avx2 --json\n"
+                                     "  weft verify MODEL_DIR --layouts all --ranks 2,4\n"
+                                     "  mpirun -n 2 weft verify MODEL_DIR --layouts tp2,tp2+sp --dtype bf16\n");
 }
 
 }  // namespace weft

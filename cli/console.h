@@ -10,12 +10,15 @@
 
 namespace weft {
 
+class RankJob;
+
 class Console {
  public:
   Console(std::FILE* out, std::FILE* err);
 
   bool json = false;   // --json: one object on stdout
   bool quiet = false;  // --quiet: no notes, no progress
+  RankJob* job = nullptr;  // the job of mpirun of which this process is rank 0; null: none
 
   // Result text on stdout, at once. The first failure (disk full) is kept for finish(). A reader that closes the pipe
   // (`| head`) has what it wants: that is no failure, the rest is dropped.

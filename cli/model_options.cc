@@ -3,6 +3,7 @@
 #include <array>
 
 #include "cli/command.h"
+#include "cli/rank_job.h"
 
 namespace weft {
 namespace {
@@ -47,7 +48,7 @@ void add_numeric_options(CLI::App& app, ModelArgs& args) {
 }
 
 void add_machine_options(CLI::App& app, ModelArgs& args) {
-  app.add_option("--threads", args.threads, "default: one for each physical core")->check(whole_number(1, kMaxThreads));
+  app.add_option("--threads", args.threads, "of one rank; default: the physical cores, shared by the ranks of this machine")->check(whole_number(1, kMaxThreads));
   app.add_option("--isa", args.isa, fmt::format("instruction set level; default: {}", isa_name(max_isa())))
       ->check(CLI::Validator([](std::string& text) { return check_isa(text); }, isa_names()));
 }
@@ -56,29 +57,43 @@ void add_model_options(CLI::App& app, ModelArgs& args) {
   add_model_dir(app, args);
   add_numeric_options(app, args);
   add_machine_options(app, args);
+  add_rank_options(app, args.ranks);
   app.add_option("--ctx", args.context, "tokens of the longest sequence; default: what the model takes, at most 8192")
       ->check(whole_number(1));
 }
 
-Result<LoadedModel> load_model(const ModelArgs& args, Console& console) {
-  console.progress(fmt::format("opening {} ...", args.model_dir));
-  WEFT_ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::open(args.model_dir));
+Result<LoadedModel> load_model(const std::string& model_dir, bool allow_unknown_config) {
+  WEFT_ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::open(model_dir));
   LoadedModel loaded;
   loaded.checkpoint = std::make_shared<const Checkpoint>(std::move(opened));
-  console.progress(fmt::format("binding the weights of {} ({}) ...", args.model_dir,
-                               bytes_text(static_cast<double>(loaded.checkpoint->file_bytes()))));
   ModelOptions options;
-  options.allow_unknown_config = args.allow_unknown_config;
+  options.allow_unknown_config = allow_unknown_config;
   WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, open_model(loaded.checkpoint, options));
   loaded.model = std::move(model);
+  return loaded;
+}
+
+Result<LoadedModel> load_model(const ModelArgs& args, Console& console) {
+  console.progress(fmt::format("opening {} ...", args.model_dir));
+  WEFT_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(args.model_dir, args.allow_unknown_config));
   console.progress("");
   return loaded;
 }
 
+Result<std::unique_ptr<Engine>> make_engine(const std::string& model_dir, bool allow_unknown_config,
+                                            const std::shared_ptr<const Model>& model, const EngineOptions& options,
+                                            Console& console) {
+  if (console.job == nullptr) return Engine::create(model, options);
+  // As absolute as the other processes need it: mpirun gives them their folder.
+  return console.job->create_engine(model_dir, allow_unknown_config, model, options);
+}
+
 Result<LoadedEngine> open_engine(const ModelArgs& args, const EngineNeeds& needs, Console& console) {
+  WEFT_ASSIGN_OR_RETURN(const Layout layout, args.ranks.resolve(console.job));
   WEFT_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(args, console));
   EngineOptions options;
   options.mode = args.mode(*loaded.model);
+  options.layout = layout;
   options.num_threads = args.threads;
   options.isa = args.isa_level();
   options.max_sequences = needs.max_sequences;
@@ -90,7 +105,8 @@ Result<LoadedEngine> open_engine(const ModelArgs& args, const EngineNeeds& needs
         check_context(args.context != 0 ? "--ctx" : needs.context_from, options.max_context, *loaded.model));
   }
   console.progress("reserving caches ...");
-  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::create(loaded.model, options));
+  WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
+                        make_engine(args.model_dir, args.allow_unknown_config, loaded.model, options, console));
   console.progress("");
   return LoadedEngine{std::move(loaded.checkpoint), std::move(loaded.model), std::move(engine)};
 }
@@ -115,24 +131,11 @@ nlohmann::ordered_json describe(const ModelArgs& args, const Engine& engine) {
           {"family", std::string(engine.model().family())},
           {"dtype", options.mode.dtype == DType::kF32 ? "f32" : "bf16"},
           {"act_quant", options.mode.act_quant},
+          {"layout", to_string(options.layout)},
+          {"ranks", options.layout.mesh.world()},
           {"threads", options.num_threads},
           {"isa", std::string(isa_name(options.isa))},
           {"context", options.max_context}};
-}
-
-nlohmann::ordered_json memory_json(const Engine& engine) {
-  const MemoryUse memory = engine.memory();
-  return {{"weights_bytes", memory.weight_file_bytes},
-          {"cache_bytes", memory.cache_bytes},
-          {"activation_bytes", memory.arena_bytes}};
-}
-
-std::string memory_line(const Engine& engine) {
-  const MemoryUse memory = engine.memory();
-  return fmt::format("memory    weights {} (mapped file), caches {} (reserved), activations {}",
-                     bytes_text(static_cast<double>(memory.weight_file_bytes)),
-                     bytes_text(static_cast<double>(memory.cache_bytes)),
-                     bytes_text(static_cast<double>(memory.arena_bytes)));
 }
 
 std::string bytes_text(double bytes) {

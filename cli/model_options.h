@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "cli/console.h"
+#include "cli/layout_options.h"
 #include "io/checkpoint.h"
 #include "io/json.h"
 #include "io/tokenizer.h"
@@ -21,7 +22,8 @@ struct ModelArgs {
   std::string dtype = "bf16";
   std::string act_quant;  // "on", "off"; empty: as the checkpoint's profile says
   std::string isa;        // empty: max_isa()
-  int threads = 0;        // 0: one per physical core
+  int threads = 0;        // of one rank; 0: the physical cores, shared by the ranks of this machine
+  RankArgs ranks;
   int64_t context = 0;    // 0: the engine's default
   bool allow_unknown_config = false;
 
@@ -29,7 +31,7 @@ struct ModelArgs {
   Isa isa_level() const;
 };
 
-// MODEL_DIR and the options. For commands that need only some of them there are the parts.
+// MODEL_DIR and all options. For commands that need only some of them there are the parts.
 void add_model_options(CLI::App& app, ModelArgs& args);
 void add_model_dir(CLI::App& app, ModelArgs& args);        // MODEL_DIR, --allow-unknown-config
 void add_numeric_options(CLI::App& app, ModelArgs& args);  // --dtype, --act-quant
@@ -40,6 +42,7 @@ struct LoadedModel {
   std::shared_ptr<const Model> model;
 };
 Result<LoadedModel> load_model(const ModelArgs& args, Console& console);
+Result<LoadedModel> load_model(const std::string& model_dir, bool allow_unknown_config);  // says nothing
 
 // What a command wants of the engine beyond the shared options.
 struct EngineNeeds {
@@ -56,6 +59,10 @@ struct LoadedEngine {
   std::unique_ptr<Engine> engine;
 };
 Result<LoadedEngine> open_engine(const ModelArgs& args, const EngineNeeds& needs, Console& console);
+// The one place where commands make engines: of threads, or of the processes of the job.
+Result<std::unique_ptr<Engine>> make_engine(const std::string& model_dir, bool allow_unknown_config,
+                                            const std::shared_ptr<const Model>& model, const EngineOptions& options,
+                                            Console& console);
 
 // "--ctx: expected 1 to 4096 tokens (what this model takes), found 5000".
 Status check_context(std::string_view option, int64_t tokens, const Model& model);
@@ -65,8 +72,6 @@ Result<Tokenizer> load_tokenizer(const ModelArgs& args, Console& console);
 
 // {"model": ..., "dtype": ..., ...}: what a result was computed with.
 nlohmann::ordered_json describe(const ModelArgs& args, const Engine& engine);
-nlohmann::ordered_json memory_json(const Engine& engine);
-std::string memory_line(const Engine& engine);
 std::string bytes_text(double bytes);  // "10.3 MiB"
 
 }  // namespace weft

@@ -4,11 +4,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <new>
+#include <thread>
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/rank_job.h"
 
 namespace weft {
 
@@ -115,6 +118,15 @@ int run_program(int argc, const char* const* argv) {
   occupy_standard_files();
   std::signal(SIGPIPE, SIG_IGN);  // writing reports EPIPE instead: Console, and errors of other files
   Console console(stdout, stderr);
+  const Result<std::unique_ptr<RankJob>> job = RankJob::join();
+  if (!job.ok()) {
+    // The first process to end makes mpirun end the others: the one that prints comes first.
+    if (!RankJob::is_first_process()) std::this_thread::sleep_for(std::chrono::seconds(1));
+    if (RankJob::is_first_process()) console.error(job.status().message());
+    return exit_code(job.status().code());
+  }
+  if (*job != nullptr && (*job)->rank() > 0) return (*job)->follow();
+  console.job = job->get();
   Status status;
   try {
     status = run_command_line(argc, argv, console);
@@ -124,8 +136,9 @@ int run_program(int argc, const char* const* argv) {
     status = machine_failed(fmt::format("internal error: {}", exception.what()));
   }
   if (const Status written = console.finish(); status.ok()) status = written;
-  if (!status.ok()) console.error(status.message());
-  return exit_code(status.code());
+  // A failure of the job is printed by the one process that ends it.
+  if (!status.ok() && (*job == nullptr || !(*job)->failed())) console.error(status.message());
+  return *job == nullptr ? exit_code(status.code()) : (*job)->finish(exit_code(status.code()));
 }
 
 }  // namespace weft

@@ -76,27 +76,43 @@ MemoryPlan plan_memory(const Graph& graph, const WorkEnv& env) {
   plan.scratch_offset.assign(nodes.size(), 0);
   plan.scratch_bytes.assign(nodes.size(), 0);
   Arena arena;
+  ArenaUse live;
+  std::vector<bool> received(graph.values().size());
+  const auto count = [&](ValueId id, int64_t sign) {
+    (received[id] ? live.communication : live.activations) += sign * graph.value(id).type.tensor.bytes();
+  };
   for (size_t id = 0; id < graph.values().size(); ++id) {
     const Value& value = graph.values()[id];
     const int64_t bytes = value.type.tensor.bytes();
     if (value.role == ValueRole::kWeight) plan.weight_bytes += bytes;
     if (value.role == ValueRole::kState) plan.state_bytes += bytes;
-    if (value.role == ValueRole::kInput) plan.value_offset[id] = arena.allocate(bytes);
+    if (value.role != ValueRole::kInput) continue;
+    plan.value_offset[id] = arena.allocate(bytes);
+    count(static_cast<ValueId>(id), 1);
   }
   std::vector<std::vector<ValueId>> ends_after(nodes.size() + 1);
   for (size_t id = 0; id < last_use.size(); ++id) {
     if (last_use[id] >= 0) ends_after[last_use[id]].push_back(static_cast<ValueId>(id));
   }
   for (int n = 0; n < end; ++n) {
-    for (ValueId id : nodes[n].out) plan.value_offset[id] = arena.allocate(graph.value(id).type.tensor.bytes());
+    const bool communicates = nodes[n].stream == Stream::kComm;
+    for (ValueId id : nodes[n].out) {
+      plan.value_offset[id] = arena.allocate(graph.value(id).type.tensor.bytes());
+      received[id] = communicates;
+      count(id, 1);
+    }
     const std::vector<ValueType> in = types_of(graph, nodes[n].in), out = types_of(graph, nodes[n].out);
     const Work work = std::visit([&](const auto& op) { return op.work(in, out, env); }, nodes[n].op);
     plan.scratch_bytes[n] = work.scratch_bytes;
     plan.scratch_offset[n] = arena.allocate(work.scratch_bytes);
     arena.release(plan.scratch_offset[n], work.scratch_bytes);
+    ArenaUse now = live;
+    (communicates ? now.communication : now.scratch) += work.scratch_bytes;
+    if (now.total() > plan.fullest.total()) plan.fullest = now;
     for (ValueId id : ends_after[n]) {
       if (plan.value_offset[id] != MemoryPlan::kNotInArena) {
         arena.release(plan.value_offset[id], graph.value(id).type.tensor.bytes());
+        count(id, -1);
       }
     }
   }

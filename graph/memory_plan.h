@@ -14,6 +14,16 @@ namespace weft {
 
 inline constexpr int64_t kArenaAlignment = 64;
 
+// What fills the arena, in bytes of the values themselves.
+struct ArenaUse {
+  int64_t activations = 0;    // and inputs of the step
+  int64_t communication = 0;  // what collectives receive, and what they need while they run
+  int64_t scratch = 0;        // of all other ops
+
+  int64_t total() const { return activations + communication + scratch; }
+  bool operator==(const ArenaUse&) const = default;
+};
+
 struct MemoryPlan {
   static constexpr int64_t kNotInArena = -1;
 
@@ -21,6 +31,7 @@ struct MemoryPlan {
   std::vector<int64_t> scratch_offset;  // by node; 0 when scratch_bytes is 0
   std::vector<int64_t> scratch_bytes;   // by node
   int64_t arena_bytes = 0;              // peak of live inputs, activations and scratch, as laid out
+  ArenaUse fullest;                     // at the node where most is live
   int64_t weight_bytes = 0;             // of all weight values
   int64_t state_bytes = 0;              // of all state values
 

@@ -1,86 +1,36 @@
 #include "runtime/engine.h"
 
-#include "comm/thread_comm.h"
+#include <atomic>
+#include <chrono>
+#include <thread>
 
-#include <cstring>
+#include "comm/thread_comm.h"
 
 namespace weft {
 namespace {
 
-enum class CommandKind : int32_t { kQuit, kOpen, kClose, kTruncate, kRestore, kStep, kDraft };
-
-// A command as bytes; both sides are of one build.
-class Writer {
- public:
-  explicit Writer(CommandKind kind) { put(kind); }
-  template <class T>
-  Writer& put(const T& value) {
-    return put_all(std::span<const T>(&value, 1));
-  }
-  template <class T>
-  Writer& put_all(std::span<const T> values) {
-    const size_t end = bytes_.size();
-    bytes_.resize(end + values.size_bytes());
-    if (!values.empty()) std::memcpy(bytes_.data() + end, values.data(), values.size_bytes());
-    return *this;
-  }
-  template <class T>
-  Writer& put_list(std::span<const T> values) {
-    return put(static_cast<int64_t>(values.size())).put_all(values);
-  }
-  std::span<const std::byte> bytes() const { return bytes_; }
-
- private:
-  std::vector<std::byte> bytes_;
+enum class CommandKind : int32_t {
+  kQuit, kOpen, kClose, kTruncate, kRestore, kStep, kDraft,
+  kStartTrace, kReport, kTakeTrace, kHashCaches,  // the last three are answered by every rank
 };
 
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
-  template <class T>
-  T get() {
-    T value;
-    WEFT_CHECK(bytes_.size() >= sizeof(T), "a command of {} bytes too few", sizeof(T) - bytes_.size());
-    std::memcpy(&value, bytes_.data(), sizeof(T));
-    bytes_ = bytes_.subspan(sizeof(T));
-    return value;
-  }
-  template <class T>
-  std::vector<T> get_list() {
-    std::vector<T> values(static_cast<size_t>(get<int64_t>()));
-    for (T& value : values) value = get<T>();
-    return values;
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-};
+MessageWriter message(CommandKind kind) {
+  MessageWriter writer;
+  writer.put(kind);
+  return writer;
+}
 
 constexpr const char* kCommandName = "command of rank 0";
 
-Status send_command(Communicator& world, std::span<const std::byte> command) {
-  int64_t size = static_cast<int64_t>(command.size());
-  WEFT_RETURN_IF_ERROR(world.broadcast(kCommandName, &size, sizeof(size), 0));
-  return world.broadcast(kCommandName, const_cast<std::byte*>(command.data()), size, 0);
-}
-
-Result<std::vector<std::byte>> receive_command(Communicator& world) {
-  int64_t size = 0;
-  WEFT_RETURN_IF_ERROR(world.broadcast(kCommandName, &size, sizeof(size), 0));
-  std::vector<std::byte> command(static_cast<size_t>(size));
-  WEFT_RETURN_IF_ERROR(world.broadcast(kCommandName, command.data(), size, 0));
-  return command;
-}
-
-Writer step_command(std::span<const StepRequest> requests) {
-  Writer writer(CommandKind::kStep);
+MessageWriter step_command(std::span<const StepRequest> requests) {
+  MessageWriter writer = message(CommandKind::kStep);
   writer.put(static_cast<int64_t>(requests.size()));
   for (const StepRequest& r : requests) writer.put(r.slot).put(r.logits).put_list(r.tokens);
   return writer;
 }
 
-Writer draft_command(std::span<const DraftRequest> requests, DraftFrom from) {
-  Writer writer(CommandKind::kDraft);
+MessageWriter draft_command(std::span<const DraftRequest> requests, DraftFrom from) {
+  MessageWriter writer = message(CommandKind::kDraft);
   writer.put(from).put(static_cast<int64_t>(requests.size()));
   for (const DraftRequest& r : requests) {
     writer.put(r.slot).put(r.first_row).put(r.first_position).put(r.logits).put_list(r.next_tokens);
@@ -88,16 +38,46 @@ Writer draft_command(std::span<const DraftRequest> requests, DraftFrom from) {
   return writer;
 }
 
-Writer restore_command(int32_t slot, const SavedSequence& saved) {
-  Writer writer(CommandKind::kRestore);
+MessageWriter restore_command(int32_t slot, const SavedSequence& saved) {
+  MessageWriter writer = message(CommandKind::kRestore);
   writer.put(slot).put(saved.length).put(static_cast<int64_t>(saved.rows.size()));
   for (const auto& rows : saved.rows) writer.put_list(std::span<const std::byte>(rows));
   return writer;
 }
 
+constexpr const char* kAnswerName = "answer to rank 0";
+
+// What a rank answers to one of the asking commands.
+MessageWriter answer(const RankEngine& rank, StepTracer* tracer, MessageReader command) {
+  MessageWriter writer;
+  switch (command.get<CommandKind>()) {
+    case CommandKind::kReport: {
+      RankReport report{static_cast<int32_t>(rank.options().num_threads), rank.memory(), {}};
+      for (size_t axis = 0; axis < report.sent.size(); ++axis) report.sent[axis] = rank.comm_counters(static_cast<MeshAxis>(axis));
+      return writer.put(report);
+    }
+    case CommandKind::kTakeTrace: {
+      WEFT_CHECK(tracer != nullptr, "no trace was started");
+      put(writer, tracer->take());
+      return writer;
+    }
+    case CommandKind::kHashCaches: {
+      const auto slot = command.get<int32_t>();
+      put(writer, rank.owns(slot) ? hash_caches(rank.caches(), rank.local_slot(slot)) : std::vector<CacheHashes>());
+      return writer;
+    }
+    default: WEFT_CHECK(false, "not a question");
+  }
+}
+
 // One command on a follower. False: it was the last one.
-Result<bool> obey(RankEngine& rank, std::span<const std::byte> command) {
-  Reader reader(command);
+Result<bool> obey(RankEngine& rank, Communicator& world, std::unique_ptr<StepTracer>& tracer, std::span<const std::byte> command) {
+  MessageReader reader(command);
+  const auto observe = [&](const Value& value, const TensorView& view, std::span<const int32_t> rows) {
+    tracer->record(value, view, rows);
+  };
+  const ValueObserver observer(observe);
+  const ValueObserver* watch = tracer != nullptr ? &observer : nullptr;
   switch (reader.get<CommandKind>()) {
     case CommandKind::kQuit: return false;
     case CommandKind::kOpen: {
@@ -130,7 +110,7 @@ Result<bool> obey(RankEngine& rank, std::span<const std::byte> command) {
         tokens[i] = reader.get_list<int32_t>();
         requests[i].tokens = tokens[i];
       }
-      WEFT_RETURN_IF_ERROR(rank.step(requests, nullptr));
+      WEFT_RETURN_IF_ERROR(rank.step(requests, watch));
       return true;
     }
     case CommandKind::kDraft: {
@@ -145,11 +125,27 @@ Result<bool> obey(RankEngine& rank, std::span<const std::byte> command) {
         tokens[i] = reader.get_list<int32_t>();
         requests[i].next_tokens = tokens[i];
       }
-      WEFT_RETURN_IF_ERROR(rank.draft(requests, from, nullptr));
+      WEFT_RETURN_IF_ERROR(rank.draft(requests, from, watch));
       return true;
     }
+    case CommandKind::kStartTrace: tracer = std::make_unique<StepTracer>(); return true;
+    case CommandKind::kReport:
+    case CommandKind::kTakeTrace:
+    case CommandKind::kHashCaches:
+      WEFT_RETURN_IF_ERROR(gather_messages(world, kAnswerName, answer(rank, tracer.get(), MessageReader(command)).bytes()).status());
+      return true;
   }
   WEFT_CHECK(false, "an unknown command");
+}
+
+Status follow_guarded(const std::shared_ptr<const Model>& model, const EngineOptions& options, Communicator& world) {
+  try {
+    return follow(model, options, world);
+  } catch (const std::bad_alloc&) {
+    return world.abort(machine_failed("out of memory"));
+  } catch (const std::exception& error) {
+    return world.abort(machine_failed(fmt::format("internal error: {}", error.what())));
+  }
 }
 
 }  // namespace
@@ -157,29 +153,67 @@ Result<bool> obey(RankEngine& rank, std::span<const std::byte> command) {
 Status follow(std::shared_ptr<const Model> model, const EngineOptions& options, Communicator& world) {
   auto rank = RankEngine::create(std::move(model), options, &world);
   if (!rank.ok()) return world.abort(rank.status());
+  std::unique_ptr<StepTracer> tracer;
   while (true) {
-    auto command = receive_command(world);
+    auto command = receive_message(world, kCommandName);
     if (!command.ok()) return command.status();
-    const Result<bool> go_on = obey(**rank, *command);
+    const Result<bool> go_on = obey(**rank, world, tracer, *command);
     if (!go_on.ok()) return world.abort(go_on.status());
     if (!*go_on) return {};
   }
 }
 
+// The threads of ranks 1 and up. After a failure one of them may never come back: it is left behind then, with all that it uses.
+class Engine::Threads {
+ public:
+  Threads() : state_(std::make_shared<State>()) {}
+
+  void start(std::shared_ptr<const Model> model, const EngineOptions& options, std::unique_ptr<Communicator> endpoint) {
+    state_->running.fetch_add(1);
+    threads_.emplace_back([state = state_, model = std::move(model), options, endpoint = std::move(endpoint)]() mutable {
+      endpoint->set_step(0);  // from here on a thread that stands still is noticed
+      (void)follow_guarded(model, options, *endpoint);  // a failure reaches rank 0 through its own next call
+      endpoint.reset();
+      model.reset();
+      state->running.fetch_sub(1);
+      state->running.notify_all();
+    });
+  }
+  void join(bool failed) {
+    constexpr int kGraceMs = 500;
+    for (int ms = 0; failed && ms < kGraceMs && state_->running.load() > 0; ++ms) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    const bool leave = failed && state_->running.load() > 0;
+    for (std::thread& thread : threads_) leave ? thread.detach() : thread.join();
+    threads_.clear();
+  }
+
+ private:
+  struct State {
+    std::atomic<int> running = 0;
+  };
+  std::shared_ptr<State> state_;
+  std::vector<std::thread> threads_;
+};
+
+Engine::Engine() = default;
+
 Status Engine::start_threads(const std::shared_ptr<const Model>& model, const EngineOptions& options) {
   const auto ranks = static_cast<int>(options.layout.mesh.world());
+  if (ranks > kMaxRanks) {
+    return invalid_argument(fmt::format("layout {} has {} ranks; threads of one process can be {} at most",
+                                        to_string(options.layout), ranks, kMaxRanks));
+  }
   auto endpoints = make_thread_world(ranks);
+  threads_ = std::make_unique<Threads>();
   for (int r = 1; r < ranks; ++r) {
     EngineOptions own = options;
     own.local_rank = r;
-    threads_.emplace_back([model, own, endpoint = std::move(endpoints[static_cast<size_t>(r)])]() mutable {
-      // The failure reaches rank 0 through its own next call.
-      (void)follow(std::move(model), own, *endpoint);
-    });
+    threads_->start(model, own, std::move(endpoints[static_cast<size_t>(r)]));
   }
-  endpoints.resize(1);
-  thread_world_ = std::move(endpoints);
-  world_ = thread_world_[0].get();
+  thread_endpoint_ = std::move(endpoints[0]);
+  world_ = thread_endpoint_.get();
   return {};
 }
 
@@ -202,15 +236,19 @@ Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Model> mode
 }
 
 Engine::~Engine() {
-  if (world_ != nullptr && rank_ != nullptr && world_->failure().ok()) (void)announce(Writer(CommandKind::kQuit).bytes());
+  const bool failed = world_ != nullptr && !world_->failure().ok();
+  if (world_ != nullptr && rank_ != nullptr && !failed) {
+    (void)announce(message(CommandKind::kQuit).bytes());
+    world_->begin_idle();
+  }
   rank_.reset();
-  for (std::thread& thread : threads_) thread.join();
+  if (threads_ != nullptr) threads_->join(!world_->failure().ok());
 }
 
 Status Engine::announce(std::span<const std::byte> command) {
   if (world_ == nullptr) return {};
   world_->end_idle();
-  return send_command(*world_, command);
+  return send_message(*world_, kCommandName, command);
 }
 
 namespace {
@@ -234,20 +272,20 @@ class Idle {
 Result<int32_t> Engine::open_sequence() {
   WEFT_ASSIGN_OR_RETURN(const int32_t slot, rank_->open_sequence());
   const Idle idle(world_);
-  WEFT_RETURN_IF_ERROR(announce(Writer(CommandKind::kOpen).put(slot).bytes()));
+  WEFT_RETURN_IF_ERROR(announce(message(CommandKind::kOpen).put(slot).bytes()));
   return slot;
 }
 
 void Engine::close_sequence(int32_t slot) {
   const Idle idle(world_);
-  (void)announce(Writer(CommandKind::kClose).put(slot).bytes());  // a failure shows in the next step
+  (void)announce(message(CommandKind::kClose).put(slot).bytes());  // a failure shows in the next step
   rank_->close_sequence(slot);
 }
 
 Status Engine::truncate(int32_t slot, int64_t length) {
   WEFT_RETURN_IF_ERROR(rank_->truncate(slot, length));
   const Idle idle(world_);
-  return announce(Writer(CommandKind::kTruncate).put(slot).put(length).bytes());
+  return announce(message(CommandKind::kTruncate).put(slot).put(length).bytes());
 }
 
 Status Engine::restore(int32_t slot, const SavedSequence& saved) {
@@ -257,20 +295,68 @@ Status Engine::restore(int32_t slot, const SavedSequence& saved) {
 }
 
 Status Engine::step(std::span<const Request> requests, const ValueObserver* observer) {
-  if (world_ == nullptr) return rank_->step(requests, observer);
-  WEFT_RETURN_IF_ERROR(rank_->reserve(requests));
+  if (world_ != nullptr) WEFT_RETURN_IF_ERROR(rank_->reserve(requests));
   const Idle idle(world_);
   WEFT_RETURN_IF_ERROR(announce(step_command(requests).bytes()));
-  const Status status = rank_->step(requests, observer);
-  return status.ok() ? status : world_->abort(status);
+  return watched(observer, [&](const ValueObserver* watch) { return rank_->step(requests, watch); });
 }
 
 Status Engine::draft(std::span<const DraftRequest> requests, DraftFrom from, const ValueObserver* observer) {
-  if (world_ == nullptr) return rank_->draft(requests, from, observer);
   const Idle idle(world_);
   WEFT_RETURN_IF_ERROR(announce(draft_command(requests, from).bytes()));
-  const Status status = rank_->draft(requests, from, observer);
-  return status.ok() ? status : world_->abort(status);
+  return watched(observer, [&](const ValueObserver* watch) { return rank_->draft(requests, from, watch); });
+}
+
+Status Engine::watched(const ValueObserver* observer, FunctionRef<Status(const ValueObserver*)> run) {
+  const auto observe = [&](const Value& value, const TensorView& view, std::span<const int32_t> rows) {
+    tracer_->record(value, view, rows);
+    if (observer != nullptr) (*observer)(value, view, rows);
+  };
+  const ValueObserver tracing(observe);
+  const Status status = run(tracer_ != nullptr ? &tracing : observer);
+  return status.ok() || world_ == nullptr ? status : world_->abort(status);
+}
+
+Result<Engine::Messages> Engine::ask(std::span<const std::byte> command) {
+  const Idle idle(world_);
+  WEFT_RETURN_IF_ERROR(announce(command));
+  const MessageWriter own = answer(*rank_, tracer_.get(), MessageReader(command));
+  if (world_ == nullptr) return Messages{{own.bytes().begin(), own.bytes().end()}};
+  return gather_messages(*world_, kAnswerName, own.bytes());
+}
+
+Result<std::vector<RankReport>> Engine::reports() {
+  WEFT_ASSIGN_OR_RETURN(const Messages messages, ask(message(CommandKind::kReport).bytes()));
+  std::vector<RankReport> reports;
+  for (const auto& bytes : messages) reports.push_back(MessageReader(bytes).get<RankReport>());
+  return reports;
+}
+
+Status Engine::start_trace() {
+  const Idle idle(world_);
+  WEFT_RETURN_IF_ERROR(announce(message(CommandKind::kStartTrace).bytes()));
+  tracer_ = std::make_unique<StepTracer>();
+  return {};
+}
+
+Result<std::vector<StepTrace>> Engine::take_trace() {
+  WEFT_ASSIGN_OR_RETURN(const Messages messages, ask(message(CommandKind::kTakeTrace).bytes()));
+  std::vector<StepTrace> traces;
+  for (const auto& bytes : messages) {
+    MessageReader reader(bytes);
+    traces.push_back(get_step_trace(reader));
+  }
+  return traces;
+}
+
+Result<std::vector<std::vector<CacheHashes>>> Engine::cache_hashes(int32_t slot) {
+  WEFT_ASSIGN_OR_RETURN(const Messages messages, ask(message(CommandKind::kHashCaches).put(slot).bytes()));
+  std::vector<std::vector<CacheHashes>> caches;
+  for (const auto& bytes : messages) {
+    MessageReader reader(bytes);
+    caches.push_back(get_cache_hashes(reader));
+  }
+  return caches;
 }
 
 }  // namespace weft

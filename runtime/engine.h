@@ -9,9 +9,11 @@
 // which call follow(). A failure of any rank ends all of them with one message (comm/communicator.h).
 #pragma once
 
-#include <thread>
+#include <functional>
+#include <memory>
+#include <vector>
 
-#include "runtime/rank_engine.h"
+#include "runtime/rank_report.h"
 
 namespace weft {
 
@@ -51,21 +53,44 @@ class Engine {
   // the token that follows each give the draft layer's logits, and its cache advances with the trunk's.
   Status draft(std::span<const DraftRequest> requests, DraftFrom from, const ValueObserver* observer = nullptr);
   std::span<const float> draft_logits(int64_t row) const { return rank_->draft_logits(row); }
+  int64_t num_draft_logit_rows() const { return rank_->num_draft_logit_rows(); }
 
   // Bytes that rank 0 has sent, by kind of collective.
   CommCounters comm_counters() const { return rank_->comm_counters(); }
 
+  // What every rank says of itself, by rank. Collective, like step().
+  Result<std::vector<RankReport>> reports();
+  // From now on every rank keeps a trace of each step and draft; taken after each.
+  Status start_trace();
+  Result<std::vector<StepTrace>> take_trace();
+  // Of the caches that each rank has: of its pipeline stage, and nothing where another data-parallel group has the sequence.
+  Result<std::vector<std::vector<CacheHashes>>> cache_hashes(int32_t slot);
+
+  // The graph that the ranks ran last; null if there was none.
+  const Graph* last_graph(GraphKind kind) const { return rank_->last_graph(kind); }
+
  private:
-  Engine() = default;
+  class Threads;
+
+  Engine();
+  using Messages = std::vector<std::vector<std::byte>>;
+  // Announces the command, runs it here as well, and gives what every rank answered.
+  Result<Messages> ask(std::span<const std::byte> command);
+  // Runs a step with an observer that traces, too, where a trace was started; a failure here is one of all ranks.
+  Status watched(const ValueObserver* observer, FunctionRef<Status(const ValueObserver*)> run);
   Status start_threads(const std::shared_ptr<const Model>& model, const EngineOptions& options);
   // Tells the followers what comes; nothing for one rank.
   Status announce(std::span<const std::byte> command);
 
-  std::vector<std::unique_ptr<Communicator>> thread_world_;  // endpoint 0; the others belong to their threads
-  std::vector<std::thread> threads_;
+  std::unique_ptr<Communicator> thread_endpoint_;  // of rank 0; the others belong to their threads
+  std::unique_ptr<Threads> threads_;
   Communicator* world_ = nullptr;
   std::unique_ptr<RankEngine> rank_;
+  std::unique_ptr<StepTracer> tracer_;
 };
+
+// Makes an engine with these options on the ranks that its caller has: threads, or the processes of a job.
+using EngineMaker = std::function<Result<std::unique_ptr<Engine>>(const EngineOptions& options)>;
 
 // What ranks other than 0 of an MPI job do instead of Engine::create: they follow rank 0's engine until it ends.
 Status follow(std::shared_ptr<const Model> model, const EngineOptions& options, Communicator& world);

@@ -132,7 +132,13 @@ Status Executor::run(const StepBatch& batch, const RowSets& rows, std::span<cons
       for (size_t i = 0; i < out.size(); ++i) out[i] = view_of(node.out[i], batch, &rows, arena);
     }
     if (observer != nullptr) {
-      for (size_t i = 0; i < out.size(); ++i) (*observer)(graph_.value(node.out[i]), out[i]);
+      for (size_t i = 0; i < out.size(); ++i) {
+        const ValueType& type = graph_.value(node.out[i]).type;
+        const bool of_step = type.rows == Rows::kTokens || type.rows == Rows::kLogits;
+        const RowSet set = of_step ? row_set(type.placement) : RowSet::kAll;
+        (*observer)(graph_.value(node.out[i]), out[i],
+                    set == RowSet::kAll ? std::span<const int32_t>() : rows.of(type.rows, set).rows);
+      }
     }
   }
   return {};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -14,8 +15,9 @@
 
 namespace weft {
 
-// Called after every node with each of its outputs, first dimension = valid rows.
-using ValueObserver = FunctionRef<void(const Value& value, const TensorView& view)>;
+// Called after every node with each of its outputs, first dimension = valid rows. `rows`: which rows of the step (or of its logit
+// rows) they are where the rank has not all of them; else empty.
+using ValueObserver = FunctionRef<void(const Value& value, const TensorView& view, std::span<const int32_t> rows)>;
 
 class Executor {
  public:

@@ -148,12 +148,32 @@ CommCounters RankEngine::comm_counters() const {
   return sum;
 }
 
+CommCounters RankEngine::comm_counters(MeshAxis axis) const {
+  const Communicator* group = ranks_.group_of(axis);
+  return group == nullptr ? CommCounters() : group->counters();
+}
+
 MemoryUse RankEngine::memory() const {
   MemoryUse use;
   use.cache_bytes = caches_.reserved_bytes();
   for (const Buffer& arena : arena_) use.arena_bytes += arena.size();
+  ArenaUse fullest[2];                              // by GraphKind
+  std::map<std::string_view, int64_t> weights;      // a slice may be larger in another phase
   for (const auto& [key, running] : running_) {
-    use.weight_file_bytes = std::max(use.weight_file_bytes, running.executor.memory_plan().weight_bytes);
+    ArenaUse& of_kind = fullest[static_cast<int>(key.kind)];
+    const ArenaUse& found = running.executor.memory_plan().fullest;
+    if (found.total() > of_kind.total()) of_kind = found;
+    for (const Value& value : running.executor.graph().values()) {
+      if (value.role != ValueRole::kWeight) continue;
+      int64_t& bytes = weights[value.name];
+      bytes = std::max(bytes, value.type.tensor.bytes());
+    }
+  }
+  for (const auto& [name, bytes] : weights) use.weight_file_bytes += bytes;
+  for (const ArenaUse& arena : fullest) {
+    use.arena.activations += arena.activations;
+    use.arena.communication += arena.communication;
+    use.arena.scratch += arena.scratch;
   }
   return use;
 }
@@ -340,6 +360,7 @@ Status RankEngine::run_batch(GraphKind kind, StepPhase phase, std::span<const It
   Pass& pass = pass_[static_cast<int>(kind)];
   StepBatch batch;
   int64_t all_tokens = 0, all_logits = 0;
+  std::vector<int32_t> step_rows, step_logits;  // by row and logit row of the batch: which they are of the step
   const auto hidden_rows = static_cast<int64_t>(std::count_if(pass.own_row.begin(), pass.own_row.end(), [](int64_t r) { return r >= 0; }));
   for (const Item& item : items) {
     const bool own = owns(item.slot);
@@ -350,6 +371,8 @@ Status RankEngine::run_batch(GraphKind kind, StepPhase phase, std::span<const It
     }
     for (size_t i = 0; i < n; ++i) {
       const bool logit = wants(item.logits, i, n);
+      if (own) step_rows.push_back(static_cast<int32_t>(pass.own_row.size()));
+      if (own && logit) step_logits.push_back(static_cast<int32_t>(pass.num_logits + all_logits));
       all_logits += logit ? 1 : 0;
       pass.own_row.push_back(own ? hidden_rows + batch.num_tokens() : -1);
       if (!own) continue;
@@ -363,6 +386,7 @@ Status RankEngine::run_batch(GraphKind kind, StepPhase phase, std::span<const It
   pass.batch = std::move(batch);
   WEFT_ASSIGN_OR_RETURN(Running * run, running({kind, phase, bucket(all_tokens, options_.max_step_tokens),
                                                 bucket(all_logits, options_.max_step_tokens)}));
+  last_graph_[static_cast<int>(kind)] = &run->executor.graph();
   if (world_ != nullptr) world_->set_step(++steps_);
   WEFT_ASSIGN_OR_RETURN(const RowSets rows, make_row_sets(pass.batch, row_set_options(options_.layout, phase), ranks_));
   if (phase == StepPhase::kPrefill) WEFT_RETURN_IF_ERROR(sync(pass.batch.segments));
@@ -376,7 +400,18 @@ Status RankEngine::run_batch(GraphKind kind, StepPhase phase, std::span<const It
       view.type.shape[0] = pass.batch.num_tokens();
       inputs.push_back({kHiddenInput, view});
     }
-    WEFT_RETURN_IF_ERROR(run->executor.run(pass.batch, rows, inputs, memory, observer));
+    const bool whole_step = whole && options_.layout.mesh.dp == 1;
+    std::vector<int32_t> named;
+    const auto name_rows = [&](const Value& value, const TensorView& view, std::span<const int32_t> batch_rows) {
+      const std::vector<int32_t>& all = value.type.rows == Rows::kLogits ? step_logits : step_rows;
+      named.clear();
+      for (const int32_t row : batch_rows) named.push_back(all[static_cast<size_t>(row)]);
+      const bool has_all = batch_rows.empty() && view.shape()[0] > 0 && (value.type.rows == Rows::kLogits || value.type.rows == Rows::kTokens);
+      (*observer)(value, view, has_all ? std::span<const int32_t>(all) : named);
+    };
+    const ValueObserver in_step(name_rows);
+    const ValueObserver* watch = observer != nullptr && !whole_step ? &in_step : observer;
+    WEFT_RETURN_IF_ERROR(run->executor.run(pass.batch, rows, inputs, memory, watch));
   }
   WEFT_RETURN_IF_ERROR(send(*run, pass, rows, memory));
   if (phase == StepPhase::kDecode) mark_owned(pass.batch.segments);

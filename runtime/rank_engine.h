@@ -33,9 +33,10 @@ struct EngineOptions {
 
 // What a user is told about memory: bytes by category, of one rank.
 struct MemoryUse {
-  int64_t weight_file_bytes = 0;     // mapped, not copied
+  int64_t weight_file_bytes = 0;     // this rank's slices of the weights that it used so far: mapped, not copied
   int64_t cache_bytes = 0;           // reserved; touched as they fill
-  int64_t arena_bytes = 0;           // activations and scratch of the largest step so far
+  int64_t arena_bytes = 0;           // of the largest trunk and draft step so far
+  ArenaUse arena;                    // what fills it at the fullest moments of those steps
 };
 
 enum class Logits { kNone, kLast, kAll };
@@ -87,9 +88,14 @@ class RankEngine {
 
   Status draft(std::span<const DraftRequest> requests, DraftFrom from, const ValueObserver* observer);
   std::span<const float> draft_logits(int64_t row) const;
+  int64_t num_draft_logit_rows() const { return pass_[static_cast<int>(GraphKind::kDraft)].num_logits; }
 
-  // What this rank has sent, over all its groups.
+  // What this rank has sent, over all its groups, and in its group along one axis.
   CommCounters comm_counters() const;
+  CommCounters comm_counters(MeshAxis axis) const;
+
+  // The graph of the last trunk or draft step; null if there was none.
+  const Graph* last_graph(GraphKind kind) const { return last_graph_[static_cast<int>(kind)]; }
 
  private:
   struct ShapeKey {
@@ -160,6 +166,7 @@ class RankEngine {
   std::vector<int64_t> length_;         // by slot of all groups
   std::vector<int32_t> free_slots_;
   std::map<ShapeKey, Running> running_;
+  const Graph* last_graph_[2] = {};     // by GraphKind
   Buffer arena_[2];                     // by GraphKind, so that a draft step leaves the trunk's results alone
   Pass pass_[2];                        // by GraphKind
   std::vector<std::byte> draft_input_;  // streams that the draft step reads

@@ -11,7 +11,20 @@
 namespace weft {
 namespace {
 
-// Words of 8 bytes, each mixed in by a multiplication; the last one is filled with zeros. Not against malice.
+std::string element_text(DType dtype, const std::byte* data, int64_t i) {
+  const auto number = [](float x) { return fmt::format("{:.9g}", x); };
+  switch (dtype) {
+    case DType::kF32: return number(reinterpret_cast<const float*>(data)[i]);
+    case DType::kBF16: return number(to_float(reinterpret_cast<const bf16*>(data)[i]));
+    case DType::kI32: return fmt::format("{}", reinterpret_cast<const int32_t*>(data)[i]);
+    case DType::kI64: return fmt::format("{}", reinterpret_cast<const int64_t*>(data)[i]);
+    default: return fmt::format("{:#04x}", static_cast<int>(data[i]));
+  }
+}
+
+}  // namespace
+
+// Words of 8 bytes, each mixed in by a multiplication; the last one is filled with zeros.
 uint64_t hash_bytes(std::span<const std::byte> bytes) {
   constexpr uint64_t kMultiplier = 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio, odd
   constexpr size_t kWord = 8;
@@ -25,19 +38,6 @@ uint64_t hash_bytes(std::span<const std::byte> bytes) {
   }
   return hash;
 }
-
-std::string element_text(DType dtype, const std::byte* data, int64_t i) {
-  const auto number = [](float x) { return fmt::format("{:.9g}", x); };
-  switch (dtype) {
-    case DType::kF32: return number(reinterpret_cast<const float*>(data)[i]);
-    case DType::kBF16: return number(to_float(reinterpret_cast<const bf16*>(data)[i]));
-    case DType::kI32: return fmt::format("{}", reinterpret_cast<const int32_t*>(data)[i]);
-    case DType::kI64: return fmt::format("{}", reinterpret_cast<const int64_t*>(data)[i]);
-    default: return fmt::format("{:#04x}", static_cast<int>(data[i]));
-  }
-}
-
-}  // namespace
 
 std::string element_difference(DType dtype, std::span<const std::byte> found, std::span<const std::byte> expected) {
   WEFT_CHECK(found.size() == expected.size(), "rows of {} and {} bytes", found.size(), expected.size());
@@ -75,10 +75,11 @@ void ValueTrace::record(bool draft, const Value& value, const TensorView& view, 
   }
 }
 
-void ValueTrace::record_caches(const CacheStore& caches, int32_t slot) {
+std::vector<CacheRows> live_cache_rows(const CacheStore& caches, int32_t slot) {
+  std::vector<CacheRows> all;
   const int64_t length = caches.length(slot);
   for (const CacheSpec& spec : caches.specs()) {
-    Cache cache{spec.name, spec.dtype, 0, {}};
+    CacheRows cache{spec.name, spec.dtype, 0, {}};
     const TensorView view = caches.view(spec.name);
     const auto bytes = static_cast<size_t>(spec.row_bytes());
     int64_t end = length / spec.ratio;
@@ -93,11 +94,15 @@ void ValueTrace::record_caches(const CacheStore& caches, int32_t slot) {
                                  : PagedRows(view, caches.block_tables()[static_cast<size_t>(slot)]).row(i);
       cache.rows.emplace_back(row, row + bytes);
     }
-    caches_.push_back(std::move(cache));
+    all.push_back(std::move(cache));
   }
+  return all;
 }
 
-std::optional<ValueRow> ValueTrace::first_difference(const ValueTrace& expected, int64_t num_positions) const {
+void ValueTrace::record_caches(const CacheStore& caches, int32_t slot) { caches_ = live_cache_rows(caches, slot); }
+
+std::optional<ValueRow> ValueTrace::first_difference(const ValueTrace& expected, int64_t num_positions,
+                                                     bool common_only) const {
   for (const bool draft : {false, true}) {
     const Series& found = draft ? draft_ : trunk_;
     for (const RowHashes& want : (draft ? expected.draft_ : expected.trunk_).rows) {
@@ -106,6 +111,7 @@ std::optional<ValueRow> ValueTrace::first_difference(const ValueTrace& expected,
       const size_t end = std::min(want.hash.size(), static_cast<size_t>(num_positions));
       for (size_t p = 0; p < end; ++p) {
         const auto hash = have != nullptr && p < have->hash.size() ? have->hash[p] : std::nullopt;
+        if (common_only && (!hash || !want.hash[p])) continue;
         if (want.hash[p] != hash) return ValueRow{draft, want.value, static_cast<int64_t>(p)};
       }
     }
@@ -116,7 +122,7 @@ std::optional<ValueRow> ValueTrace::first_difference(const ValueTrace& expected,
 std::optional<std::string> ValueTrace::cache_difference(const ValueTrace& expected) const {
   WEFT_CHECK(caches_.size() == expected.caches_.size(), "{} and {} caches", caches_.size(), expected.caches_.size());
   for (size_t c = 0; c < caches_.size(); ++c) {
-    const Cache &have = caches_[c], &want = expected.caches_[c];
+    const CacheRows &have = caches_[c], &want = expected.caches_[c];
     if (have.first != want.first || have.rows.size() != want.rows.size()) {
       return fmt::format("{}: {} rows from {}, expected {} from {}", want.name, have.rows.size(), have.first,
                          want.rows.size(), want.first);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -22,6 +23,18 @@ struct ValueRow {
   bool operator==(const ValueRow&) const = default;
 };
 
+// Not against malice.
+uint64_t hash_bytes(std::span<const std::byte> bytes);
+
+// Rows of one cache of a sequence that later steps will read.
+struct CacheRows {
+  std::string name;
+  DType dtype = DType::kF32;
+  int64_t first = 0;  // position (or entry) of the first row
+  std::vector<std::vector<std::byte>> rows;
+};
+std::vector<CacheRows> live_cache_rows(const CacheStore& caches, int32_t slot);
+
 class ValueTrace {
  public:
   ValueTrace() = default;
@@ -35,13 +48,7 @@ class ValueTrace {
   // The caches of the sequence at its end.
   void record_caches(const CacheStore& caches, int32_t slot);
 
-  struct Cache {
-    std::string name;
-    DType dtype = DType::kF32;
-    int64_t first = 0;  // position (or entry) of the first row
-    std::vector<std::vector<std::byte>> rows;
-  };
-  const std::vector<Cache>& caches() const { return caches_; }
+  const std::vector<CacheRows>& caches() const { return caches_; }
 
   // The content that was asked for; none if the row was not seen.
   struct Content {
@@ -51,8 +58,9 @@ class ValueTrace {
   const std::optional<Content>& kept() const { return content_; }
 
   // The first row that differs in graph order, trunk before draft, among positions < num_positions of `expected`. A
-  // row that is missing differs.
-  std::optional<ValueRow> first_difference(const ValueTrace& expected, int64_t num_positions) const;
+  // row that is missing differs, unless only values and rows that both have are compared.
+  std::optional<ValueRow> first_difference(const ValueTrace& expected, int64_t num_positions,
+                                           bool common_only = false) const;
   // "layers.0.window, position 7: element 3 is 0.5, expected 0.25 (...)"; none: equal.
   std::optional<std::string> cache_difference(const ValueTrace& expected) const;
 
@@ -69,7 +77,7 @@ class ValueTrace {
   std::optional<ValueRow> keep_;
   std::optional<Content> content_;
   Series trunk_, draft_;
-  std::vector<Cache> caches_;
+  std::vector<CacheRows> caches_;
 };
 
 // "element 3 is 0.5, expected 0.25 (2 of 64 elements differ)", for rows of the same type that are not equal.

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/counter_rng.h"
+#include "runtime/draws.h"
 #include "runtime/generate.h"
 #include "runtime/value_trace.h"
 
@@ -17,25 +17,6 @@ constexpr int64_t kChunks[] = {1, 3, 4, 7, 64, 127, 128, 129};
 constexpr size_t kIsaChunk = 64;         // when instruction sets are compared
 constexpr int64_t kOthers = 3;           // sequences beside the one that is looked at
 constexpr double kReferenceFlops = 4e8;  // what the plain C++ kernels may spend: some seconds
-
-// Independent uniform numbers, by counter.
-class Draws {
- public:
-  Draws(uint64_t seed, uint64_t stream) : key_{.seed = seed, .request = stream} {}
-  int64_t below(int64_t n) {
-    const double u = uniform(key_, DrawPurpose::kToken);
-    ++key_.position;
-    return std::min(static_cast<int64_t>(u * static_cast<double>(n)), n - 1);
-  }
-  std::vector<int32_t> tokens(int64_t count, int64_t vocab) {
-    std::vector<int32_t> out;
-    for (int64_t i = 0; i < count; ++i) out.push_back(static_cast<int32_t>(below(vocab)));
-    return out;
-  }
-
- private:
-  DrawKey key_;
-};
 
 // A sequence that is fed from its tokens; one token more than is fed, for the draft layer.
 struct Sequence {
@@ -177,7 +158,7 @@ class Matrix {
     ValueTrace trace;
     WEFT_RETURN_IF_ERROR(scenario(trace));
     std::string detail;
-    if (const auto row = trace.first_difference(reference_, positions)) {
+    if (const auto row = trace.first_difference(reference_, positions, common_values())) {
       WEFT_ASSIGN_OR_RETURN(detail, describe(*row, scenario));
     } else if (positions == options_.tokens) {
       detail = trace.cache_difference(reference_).value_or("");
@@ -185,6 +166,9 @@ class Matrix {
     finish(name, detail.empty() ? VerifyLine::Outcome::kPass : VerifyLine::Outcome::kFail, detail);
     return {};
   }
+
+  // Steps of some layouts have other graphs in prefill than in decode.
+  bool common_values() const { return options_.layout.mesh.world() > 1; }
 
   // Only hashes are kept of all rows: both runs are made again to see the elements of one.
   Result<std::string> describe(const ValueRow& row, const Scenario& scenario) {
@@ -211,7 +195,8 @@ class Matrix {
     options.max_context = options_.tokens + drafts_ + 1;
     options.max_step_tokens = std::max<int64_t>(step_tokens, 1 + drafts_);
     options.max_drafts = drafts_;
-    return Engine::create(model_, options);
+    options.layout = options_.layout;
+    return options_.make_engine ? options_.make_engine(options) : Engine::create(model_, options);
   }
 
   struct Part {
@@ -235,7 +220,9 @@ class Matrix {
       rows += count;
     }
     bool draft = false;
-    const auto observe = [&](const Value& value, const TensorView& view) {
+    const auto observe = [&](const Value& value, const TensorView& view, std::span<const int32_t> rows_here) {
+      // Of several ranks: not the rows that this one has only some of, nor those that others sent.
+      if (!rows_here.empty() || value.type.rows == Rows::kReceived) return;
       trace->record(draft, value, view, our_row, our_count, our_position);
     };
     const ValueObserver observer(observe);
@@ -245,12 +232,17 @@ class Matrix {
     return drafts_ > 0 ? engine.draft(draft_requests, Engine::DraftFrom::kTrunk, watch) : Status();
   }
 
+  // Of rank 0, where its caches are those of the request.
+  void record_caches(ValueTrace& trace, const Engine& engine, int32_t slot) const {
+    if (options_.layout.split != TokenSplit::kOwned && options_.layout.mesh.dp == 1) trace.record_caches(engine.caches(), slot);
+  }
+
   Status feed_rest(Engine& engine, Sequence& ours, size_t chunk, int64_t end, ValueTrace& trace) const {
     while (engine.length(ours.slot) < end) {
       const int64_t count = std::min(static_cast<int64_t>(chunk), end - engine.length(ours.slot));
       WEFT_RETURN_IF_ERROR(feed(engine, {{&ours, count}}, 0, &trace));
     }
-    trace.record_caches(engine.caches(), ours.slot);
+    record_caches(trace, engine, ours.slot);
     return {};
   }
 
@@ -296,7 +288,7 @@ class Matrix {
       }
       WEFT_RETURN_IF_ERROR(feed(*engine, parts, at, &trace));
     }
-    trace.record_caches(engine->caches(), ours.slot);
+    record_caches(trace, *engine, ours.slot);
     return {};
   }
 
@@ -338,7 +330,7 @@ class Matrix {
       WEFT_RETURN_IF_ERROR(feed(*engine, {{&wrong, drafts_}}, -1, nullptr));
       WEFT_RETURN_IF_ERROR(engine->truncate(ours.slot, length));
     }
-    trace.record_caches(engine->caches(), ours.slot);
+    record_caches(trace, *engine, ours.slot);
     return {};
   }
 

@@ -19,7 +19,9 @@ struct VerifyOptions {
   int64_t tokens = 300;                // long enough for windows and groups of every size to fill and roll over
   int64_t generate = 24;               // tokens per request when text with and without drafts is compared
   uint64_t seed = 0;
-  int num_threads = 0;  // as EngineOptions
+  Layout layout = {};            // of all engines; what rank 0 has in full is compared
+  int num_threads = 0;           // as EngineOptions
+  EngineMaker make_engine = {};  // none: Engine::create
   Isa isa = max_isa();
 };
 

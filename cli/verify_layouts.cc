@@ -1,0 +1,173 @@
+#include "cli/verify_layouts.h"
+
+#include <algorithm>
+#include <set>
+
+#include "cli/rank_job.h"
+
+namespace weft {
+namespace {
+
+std::vector<std::string> split_commas(const std::string& text) {
+  std::vector<std::string> items;
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    items.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return items;
+}
+
+// Layout texts by rank counts. Every text must fit one of the counts.
+Result<std::vector<Layout>> listed_layouts(const LayoutMatrixArgs& args) {
+  std::vector<Layout> layouts;
+  std::set<std::string> seen;
+  const auto add = [&](const Layout& layout) {
+    if (seen.insert(to_string(layout)).second) layouts.push_back(layout);
+  };
+  for (const std::string& text : split_commas(args.layouts)) {
+    const Result<Layout> alone = parse_layout(text);
+    if (!alone.ok()) return Status(alone.status().code(), fmt::format("--layouts: {}", alone.status().message()));
+    if (args.ranks.empty()) {
+      add(*alone);
+      continue;
+    }
+    bool fits = false;
+    for (const int64_t ranks : args.ranks) {
+      const Result<Layout> layout = parse_layout(text, ranks);
+      if (!layout.ok() || layout->mesh.world() != ranks) continue;
+      fits = true;
+      add(*layout);
+    }
+    if (!fits) {
+      return invalid_argument(fmt::format("--layouts: '{}' has {} ranks and cannot be spread over any of --ranks", text,
+                                          alone->mesh.world()));
+    }
+  }
+  return layouts;
+}
+
+nlohmann::ordered_json line_json(const LayoutLine& line) {
+  return {{"dtype", line.dtype == DType::kF32 ? "f32" : "bf16"},
+          {"layout", line.layout},
+          {"ranks", line.ranks},
+          {"transport", line.transport},
+          {"outcome", line.outcome == VerifyLine::Outcome::kFail ? "fail" : std::string(outcome_name(line.outcome))},
+          {"batches", line.batches},
+          {"batches_passed", line.batches_passed},
+          {"rows_compared", line.rows},
+          {"byte_steps", line.byte_steps},
+          {"detail", line.detail},
+          {"seconds", line.seconds}};
+}
+
+}  // namespace
+
+std::string_view outcome_name(VerifyLine::Outcome outcome) {
+  switch (outcome) {
+    case VerifyLine::Outcome::kPass: return "pass";
+    case VerifyLine::Outcome::kFail: return "FAIL";
+    case VerifyLine::Outcome::kSkipped: return "skipped";
+  }
+  return "";
+}
+
+Status run_layout_matrix(const ModelArgs& model_args, const LayoutMatrixArgs& args, LayoutMatrixOptions options, Console& console) {
+  RankJob* const job = console.job;
+  std::vector<std::string> transports = args.transports;
+  if (transports.empty()) transports = {job != nullptr ? "mpi" : "threads"};
+  for (const std::string& transport : transports) {
+    RankArgs one;
+    one.transport = transport;
+    if (transport == "mpi") WEFT_RETURN_IF_ERROR(one.over_mpi(job).status());
+  }
+  const bool all = args.layouts == "all";
+  std::vector<Layout> listed;
+  if (!all) {
+    WEFT_ASSIGN_OR_RETURN(listed, listed_layouts(args));
+  }
+  WEFT_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model(model_args, console));
+
+  const auto wanted = [&](bool mpi) {
+    std::vector<int64_t> ranks = args.ranks;
+    if (ranks.empty()) ranks = {2, 4};
+    if (mpi) ranks = {job->size()};
+    std::vector<Layout> layouts;
+    for (const int64_t n : ranks) {
+      if (all) {
+        for (const Layout& layout : runnable_layouts(*loaded.model, static_cast<int>(n))) layouts.push_back(layout);
+      }
+    }
+    for (const Layout& layout : listed) {
+      if (!mpi || layout.mesh.world() == job->size()) layouts.push_back(layout);
+    }
+    return layouts;
+  };
+  LayoutEvents events;
+  events.on_start = [&](const std::string& name) { console.progress(name + " ..."); };
+  size_t width = 6;
+  events.on_line = [&](const LayoutLine& line) {
+    if (console.json) return;
+    console.print(fmt::format("{:<8}{:<5}{:<{}}{:>6}  {:<8}{:>3}/{:<4}{:>11}{:>7.2f} s{}{}\n", outcome_name(line.outcome),
+                              line.dtype == DType::kF32 ? "f32" : "bf16", line.layout, width + 2, line.ranks, line.transport,
+                              line.batches_passed, line.batches, line.rows, line.seconds, line.detail.empty() ? "" : "  ",
+                              line.detail));
+  };
+  LayoutReport report;
+  for (const std::string& transport : transports) {
+    const bool mpi = transport == "mpi";
+    options.layouts = wanted(mpi);
+    options.transport = transport;
+    if (options.layouts.empty()) {
+      return invalid_argument(fmt::format("--layouts: none of them can be run over {} by this model{}", transport,
+                                          mpi ? fmt::format(" with the {} processes of mpirun", job->size()) : ""));
+    }
+    for (const Layout& layout : options.layouts) width = std::max(width, to_string(layout).size());
+    if (mpi) {
+      options.make_engine = [&](const EngineOptions& engine_options) {
+        return make_engine(model_args.model_dir, model_args.allow_unknown_config, loaded.model, engine_options, console);
+      };
+    } else {
+      options.make_engine = {};
+    }
+    if (!console.json && report.lines.empty()) {
+      console.print(fmt::format("{:<8}{:<5}{:<{}}{:>6}  {:<10}{:<6}{:>11}{:>9}  first difference\n", "", "", "layout", width + 2,
+                                "ranks", "", "batches", "rows", "time"));
+    }
+    WEFT_ASSIGN_OR_RETURN(LayoutReport part, verify_layouts(loaded.model, options, events));
+    report.tokens = part.tokens;
+    report.batches = part.batches;
+    for (LayoutLine& line : part.lines) report.lines.push_back(std::move(line));
+  }
+
+  int64_t counts[3] = {}, byte_steps = 0;
+  double seconds = 0;
+  for (const LayoutLine& line : report.lines) {
+    ++counts[static_cast<int>(line.outcome)];
+    byte_steps += line.byte_steps;
+    seconds += line.seconds;
+  }
+  const int64_t passed = counts[static_cast<int>(VerifyLine::Outcome::kPass)],
+                failed = counts[static_cast<int>(VerifyLine::Outcome::kFail)],
+                skipped = counts[static_cast<int>(VerifyLine::Outcome::kSkipped)];
+  if (console.json) {
+    nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+    for (const LayoutLine& line : report.lines) lines.push_back(line_json(line));
+    console.print_json(nlohmann::ordered_json{{"model", model_args.model_dir},
+                                              {"tokens", report.tokens},
+                                              {"seed", options.seed},
+                                              {"batches", report.batches},
+                                              {"passed", passed},
+                                              {"failed", failed},
+                                              {"skipped", skipped},
+                                              {"lines", lines}});
+  } else {
+    console.print(fmt::format("{} passed, {} failed, {} skipped in {:.1f} s ({} batches, prompts of up to {} tokens, seed {}; "
+                              "bytes sent equal the graph's in {} steps)\n",
+                              passed, failed, skipped, seconds, report.batches.size(), report.tokens, options.seed, byte_steps));
+  }
+  return failed == 0 ? Status() : check_failed(fmt::format("{} of {} layouts differ from one rank", failed, report.lines.size()));
+}
+
+}  // namespace weft

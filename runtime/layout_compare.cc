@@ -1,0 +1,160 @@
+#include "runtime/layout_compare.h"
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "runtime/value_trace.h"
+
+namespace weft {
+namespace {
+
+std::string_view kind_name(StepCall::Kind kind) {
+  switch (kind) {
+    case StepCall::Kind::kStep: return "step";
+    case StepCall::Kind::kDraft: return "draft";
+    case StepCall::Kind::kNextDraft: return "second draft";
+  }
+  return "";
+}
+
+// "x" of "x.all_gather_tp" and "x.all_gather_tp.2": the value of one rank that was moved.
+std::string_view moved_value(std::string_view name) {
+  size_t dot = name.rfind('.');
+  if (dot != name.npos && dot + 1 < name.size() && name.find_first_not_of("0123456789", dot + 1) == name.npos) {
+    name = name.substr(0, dot);
+    dot = name.rfind('.');
+  }
+  if (dot == name.npos) return {};
+  const std::string_view last = name.substr(dot + 1);
+  for (const std::string_view what : {"all_gather_", "slice_rows_", "all_reduce_", "reduce_scatter_"}) {
+    if (last.starts_with(what)) return name.substr(0, dot);
+  }
+  return {};
+}
+
+using ByName = std::unordered_map<std::string_view, const TracedValue*>;
+
+const TracedValue* counterpart(const ByName& want, const TracedValue& value) {
+  for (const std::string_view name : {std::string_view(value.name), moved_value(value.name)}) {
+    const auto at = want.find(name);
+    if (at != want.end()) return at->second->row_bytes == value.row_bytes ? at->second : nullptr;
+  }
+  return nullptr;
+}
+
+// The row of `value` that differs first; -1: none.
+int64_t differing_row(const TracedValue& value, const TracedValue& want) {
+  for (size_t i = 0; i < value.rows.size(); ++i) {
+    // One rank has all rows, in order.
+    const auto row = static_cast<size_t>(value.rows[i]);
+    if (row >= want.hashes.size() || want.hashes[row] != value.hashes[i]) return value.rows[i];
+  }
+  return -1;
+}
+
+std::string describe(const StepCall& call, size_t number) {
+  return fmt::format("call {} ({} of {} rows)", number + 1, kind_name(call.kind), call.rows);
+}
+
+std::array<int64_t, kNumMeshAxes> planned_bytes(const Graph& graph, int num_threads) {
+  std::array<int64_t, kNumMeshAxes> bytes{};
+  for (const Node& node : graph.nodes()) {
+    const std::vector<ValueType> in = types_of(graph, node.in), out = types_of(graph, node.out);
+    std::visit(
+        [&](const auto& op) {
+          if constexpr (requires { op.axis; }) {
+            bytes[static_cast<size_t>(op.axis)] += op.work(in, out, WorkEnv{num_threads}).bytes_sent;
+          }
+        },
+        node.op);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<uint64_t> hash_logits(const Engine& engine, const StepCall& call) {
+  std::vector<uint64_t> hashes;
+  const bool draft = call.kind != StepCall::Kind::kStep;
+  const int64_t rows = draft ? engine.num_draft_logit_rows() : engine.num_logit_rows();
+  for (int64_t row = 0; row < rows; ++row) {
+    hashes.push_back(hash_bytes(std::as_bytes(draft ? engine.draft_logits(row) : engine.logits(row))));
+  }
+  return hashes;
+}
+
+std::string first_difference(const StepRecord& found, const StepRecord& want, size_t number, int64_t& rows) {
+  ByName by_name;
+  for (const TracedValue& value : want.ranks[0]) by_name.emplace(value.name, &value);
+  // The earliest value of the graph that differs on any rank.
+  std::string text;
+  size_t earliest = SIZE_MAX;
+  for (size_t rank = 0; rank < found.ranks.size(); ++rank) {
+    const StepTrace& trace = found.ranks[rank];
+    for (size_t i = 0; i < trace.size(); ++i) {
+      const TracedValue* expected = counterpart(by_name, trace[i]);
+      if (expected == nullptr) continue;
+      rows += static_cast<int64_t>(trace[i].rows.size());
+      const int64_t row = i < earliest ? differing_row(trace[i], *expected) : -1;
+      if (row < 0) continue;
+      earliest = i;
+      text = fmt::format("{}: {}, row {}, rank {}", describe(found.call, number), trace[i].name, row, rank);
+    }
+  }
+  if (!text.empty()) return text;
+  rows += static_cast<int64_t>(found.logits.size());
+  if (found.logits == want.logits) return {};
+  return fmt::format("{}: logits as rank 0 gives them", describe(found.call, number));
+}
+
+std::string cache_difference(const std::vector<CacheHashes>& found, const std::vector<CacheHashes>& want, int64_t& rows) {
+  for (const CacheHashes& have : found) {
+    const auto expected = std::find_if(want.begin(), want.end(), [&](const CacheHashes& c) { return c.name == have.name; });
+    if (expected == want.end()) return fmt::format("cache {} is unknown to one rank", have.name);
+    if (have.first != expected->first || have.rows.size() != expected->rows.size()) {
+      return fmt::format("cache {}: {} rows from {}, expected {} from {}", have.name, have.rows.size(), have.first,
+                         expected->rows.size(), expected->first);
+    }
+    for (size_t i = 0; i < have.rows.size(); ++i) {
+      if (have.rows[i] != expected->rows[i]) {
+        return fmt::format("cache {}, row {}", have.name, have.first + static_cast<int64_t>(i));
+      }
+    }
+    rows += static_cast<int64_t>(have.rows.size());
+  }
+  return {};
+}
+
+bool holds_caches(const Layout& layout, int rank, int32_t slot) {
+  if (layout.split != TokenSplit::kOwned) return true;
+  // Of the slots of its data-parallel group (Engine::cache_hashes), by their number there.
+  return rank % layout.mesh.tp == slot_owner(slot_on_owner(slot, layout.mesh.dp), layout.mesh.tp);
+}
+
+bool compares_bytes(const Layout& layout) {
+  constexpr int64_t kFullRows = 8;  // of the smallest full step (layout_batches.cc)
+  if (layout.mesh.dp > 1 || layout.mesh.pp > 1) return false;  // a rank has a part of the step; stages talk outside of the graph
+  // Logit rows of a split within a split have room for the case that all of them are on one rank.
+  if (layout.mesh.pcp > 1 && layout.mesh.tp > 1 && layout.sequence_parallel) return false;
+  return layout.split == TokenSplit::kFlat && kFullRows % layout.mesh.stage() == 0;
+}
+
+std::string sent_difference(const std::vector<RankReport>& before, const std::vector<RankReport>& after, const Graph& graph,
+                            int num_threads) {
+  const auto planned = planned_bytes(graph, num_threads);
+  for (size_t rank = 0; rank < after.size(); ++rank) {
+    for (size_t axis = 0; axis < planned.size(); ++axis) {
+      if (static_cast<MeshAxis>(axis) == MeshAxis::kEp) continue;
+      const int64_t sent = after[rank].sent[axis].bytes_sent() - before[rank].sent[axis].bytes_sent();
+      if (sent == planned[axis]) continue;
+      return fmt::format("graph {}, rank {} sent {} bytes along {}, the graph says {}", graph.name(), rank, sent,
+                         mesh_axis_name(static_cast<MeshAxis>(axis)), planned[axis]);
+    }
+  }
+  return {};
+}
+
+}  // namespace weft

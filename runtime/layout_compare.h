@@ -1,0 +1,40 @@
+// What two plays of the same steps showed, compared: one rank, and the ranks of a layout.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/engine.h"
+
+namespace weft {
+
+struct StepCall {
+  enum class Kind { kStep, kDraft, kNextDraft };  // a draft behind a step, a draft behind that
+  Kind kind = Kind::kStep;
+  int64_t rows = 0;
+  bool fills = false;  // the capacity of the graph
+};
+
+struct StepRecord {
+  StepCall call;
+  std::vector<StepTrace> ranks;
+  std::vector<uint64_t> logits;  // of the rows that rank 0 gives to its caller
+};
+
+std::vector<uint64_t> hash_logits(const Engine& engine, const StepCall& call);
+
+// Differences are said in words; "" is none. `rows` counts what was compared. `want` is of one rank.
+std::string first_difference(const StepRecord& found, const StepRecord& want, size_t number, int64_t& rows);
+std::string cache_difference(const std::vector<CacheHashes>& found, const std::vector<CacheHashes>& want, int64_t& rows);
+
+// Whether a rank has the caches of the request in this slot at the end: with split=owned, decode steps fill those of its owner.
+bool holds_caches(const Layout& layout, int rank, int32_t slot);
+
+// Whether a full step sends what the graph says: rows are split evenly, without padding.
+bool compares_bytes(const Layout& layout);
+// Bytes sent between two reports, by rank and axis, against the graph that ran; expert exchanges left out.
+std::string sent_difference(const std::vector<RankReport>& before, const std::vector<RankReport>& after, const Graph& graph,
+                            int num_threads);
+
+}  // namespace weft
