@@ -90,7 +90,7 @@ RankTrace play_rank(const std::shared_ptr<const Model>& model, const Scenario& s
   std::vector<size_t> fed(texts.size());
   for (const auto& counts : scenario.steps) {
     std::map<std::string, Seen>& seen = trace.seen.emplace_back();
-    const auto watch = [&](const Value& value, const TensorView& view) {
+    const auto watch = [&](const Value& value, const TensorView& view, std::span<const int32_t>) {
       if (std::find(scenario.watched.begin(), scenario.watched.end(), value.name) == scenario.watched.end()) return;
       const auto* bytes = view.as<std::byte>();
       ValueType type = value.type;
