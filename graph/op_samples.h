@@ -41,7 +41,8 @@ inline std::vector<OpSample> op_samples(std::mt19937_64& random) {
                   cache = fixed(a, {slots, page, hd});
   std::vector<OpSample> samples = {
       {Embedding{flag() ? 0 : streams, a}, {tokens(i32, {t}), fixed(DType::kBF16, {pick(1, 9), d})}},
-      {RmsNorm{number(), flag() ? NormRounding::kOnce : NormRounding::kEachStep}, {x, fixed(f32, {d})}},
+      {RmsNorm{number(), NormRounding::kOnce}, {x, fixed(f32, {d})}},
+      {RmsNorm{number(), NormRounding::kEachStep}, {x}},
       {Linear{f32, ActQuant::kInt8PerRow, groups, k_blocks, flag() ? 0 : groups, 0, 0},
        {tokens(a, {t, groups * k}), fixed(DType::kBF16, {n, k})}},
       {Linear{a, ActQuant::kFp8Block128, groups, k_blocks, 0, 3, 7},

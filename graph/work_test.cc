@@ -90,22 +90,6 @@ std::vector<HostTensor> copy(const std::vector<HostTensor>& from) {
   return to;
 }
 
-// Bytes that a run reads and work() leaves out. An entry goes when work() counts them.
-int64_t not_counted(const Op& op, const std::vector<ValueType>& in) {
-  const auto bytes = [&](size_t input) { return in[input].tensor.bytes(); };
-  if (const auto* route = std::get_if<MoeRoute>(&op)) {
-    if (route->by == RouteBy::kScore) return in.size() == 2 ? bytes(1) : 0;
-    return in[0].shape()[0] * row_bytes(in[1]) + bytes(2);  // a row of the table for each token
-  }
-  if (std::holds_alternative<Compressor>(op)) return bytes(2);  // the weight of the norm
-  // The row of the token itself is counted as input and as part of the window; the picks are not.
-  if (std::holds_alternative<SparseAttention>(op)) return (in.size() == 6 ? bytes(5) : 0) - bytes(1);
-  return 0;
-}
-
-// work() has twice the arithmetic of the pooling. The entry goes when it has it once.
-double counted_times(const Op& op) { return std::holds_alternative<Compressor>(op) ? 2 : 1; }
-
 struct Traffic {
   int64_t read = 0, written = 0;
   std::string by_input;  // "16 of 16, 8 of 32": where a difference comes from
@@ -328,9 +312,7 @@ std::optional<Case> sample_case(const OpSample& sample) {
       fill_numbers(tensor, begin, count, seed);
     }
   };
-  if (auto* norm = std::get_if<RmsNorm>(&c.op)) {
-    if (norm->rounding == NormRounding::kEachStep) c.in.pop_back();  // which takes no weight
-  } else if (std::holds_alternative<HcPre>(c.op) || std::holds_alternative<HcHead>(c.op)) {
+  if (std::holds_alternative<HcPre>(c.op) || std::holds_alternative<HcHead>(c.op)) {
     if (c.in[0].shape()[1] == 1) return std::nullopt;  // the mixing matrix of one stream is 1, whatever the weights
   } else if (auto* op = std::get_if<GatherRows>(&c.op)) {
     op->capacity = std::min(op->capacity, tokens);
@@ -478,7 +460,7 @@ void expect_work(Case& c) {
   const Work work = std::visit([&](const auto& o) { return o.work(types, *out, {1}); }, c.op);
   ThreadPool pool(1);
   const Traffic traffic = measure(c, pool);
-  EXPECT_EQ(work.bytes_read + not_counted(c.op, types), traffic.read) << "read by input:" << traffic.by_input;
+  EXPECT_EQ(work.bytes_read, traffic.read) << "read by input:" << traffic.by_input;
   EXPECT_EQ(work.bytes_written, traffic.written);
   EXPECT_EQ(work.bytes_sent, 0);
   CountFlops count{types, *out, {}};
@@ -487,7 +469,7 @@ void expect_work(Case& c) {
         if constexpr (Counted<T>) count(op);
       },
       c.op);
-  EXPECT_EQ(work.flops, counted_times(c.op) * count.n.flops);
+  EXPECT_EQ(work.flops, count.n.flops);
 }
 
 // Ops that need a group of ranks are measured where there is one.

@@ -102,7 +102,6 @@ Status check_executable(const Layout& layout) {
        }},
       {"moe", [](const Layout& l) { return l.moe == MoeChoice::kTp ? std::string("moe=tp cannot be run yet; plan only") : ""; }},
       {"compressor", [](const Layout& l) { return l.compressor == CompressorChoice::kSplit ? std::string("compressor=split cannot be run yet; plan only") : ""; }},
-      {"router", [](const Layout& l) { return l.router == RouterChoice::kFull ? std::string("router=full cannot be run yet; plan only") : ""; }},
   };
   return check_rules(std::span<const LayoutRule<>>(kRules), layout);
 }
@@ -126,6 +125,9 @@ Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOp
   shard_options.residual = rows.residual;
   shard_options.queries = rows.queries;
   shard_options.unique = rows.unique;
+  if (layout.router == RouterChoice::kFull) {  // before the rows are sliced for the experts
+    shard_options.router = splits_rows_over_pcp(layout, phase) ? RowSet::kPcp : RowSet::kAll;
+  }
   const int64_t tokens = options.shape.tokens, tp = layout.mesh.tp;
   const TokenSplit pcp_split = row_set_options(layout, phase).pcp_split;
   const StepCapacity capacity{tokens, options.cache.num_slots, 1 + options.cache.draft_rows};

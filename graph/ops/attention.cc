@@ -130,9 +130,9 @@ Result<ValueTypes> Compressor::infer(TypeSpan in) const {
 Work Compressor::work(TypeSpan in, TypeSpan, const WorkEnv& env) const {
   const int64_t rows = in[0].shape()[0], w = in[0].shape()[1], d = in[2].shape()[0];
   Work work;
-  work.bytes_read = 2 * in[0].tensor.bytes();
+  work.bytes_read = 2 * in[0].tensor.bytes() + in[2].tensor.bytes();
   work.bytes_written = 2 * in[0].tensor.bytes() + rows / ratio * d * dtype_bits(in[4].dtype()) / 8;
-  work.flops = 8.0 * static_cast<double>(rows * w);
+  work.flops = 4.0 * static_cast<double>(rows / ratio * ratio * w);
   work.scratch_bytes = env.num_threads * compressor_scratch_bytes(w / d * ratio, d, rope.rotary_dims);
   return work;
 }
@@ -373,8 +373,9 @@ Result<ValueTypes> SparseAttention::infer(TypeSpan in) const {
 Work SparseAttention::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
   const int64_t rows = in[0].shape()[0], heads = in[0].shape()[1], dim = in[0].shape()[2];
   const int64_t columns = max_columns(in.size() == 6 ? in[5].shape()[1] : 0);
-  Work work = streaming_work(in.first(3), out);
-  work.bytes_read += rows * columns * dim * dtype_bits(in[1].dtype()) / 8;
+  Work work = streaming_work(in.first(1), out);
+  work.bytes_read += in[2].tensor.bytes() + rows * columns * dim * dtype_bits(in[1].dtype()) / 8;  // a token's own row among them
+  if (in.size() == 6) work.bytes_read += in[5].tensor.bytes();
   work.flops = 4.0 * static_cast<double>(rows * heads) * static_cast<double>(columns * dim);
   work.scratch_bytes = env.num_threads * (align_up(columns * static_cast<int64_t>(sizeof(void*))) +
                                           align_up(sparse_attention_scratch_bytes(heads, dim)));

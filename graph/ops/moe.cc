@@ -55,7 +55,12 @@ Result<ValueTypes> MoeRoute::infer(TypeSpan in) const {
   return ValueTypes{{{DType::kI32, {rows, top_k}}, in[0].rows}, {{DType::kF32, {rows, top_k}}, in[0].rows}};
 }
 
-Work MoeRoute::work(TypeSpan in, TypeSpan out, const WorkEnv&) const { return streaming_work({&in[0], 1}, out); }
+Work MoeRoute::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
+  if (by == RouteBy::kScore) return streaming_work(in, out);
+  Work work = streaming_work({&in[0], 1}, out);
+  work.bytes_read += in[2].tensor.bytes() + in[0].shape()[0] * in[1].tensor.bytes() / in[1].shape()[0];  // a table row a token
+  return work;
+}
 
 Status MoeRoute::run(RunContext& ctx) const {
   const int64_t experts = ctx.in[0].shape()[1];

@@ -12,6 +12,7 @@ Result<ValueTypes> RmsNorm::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_rank_2_or_3(kName, in, 0, "x"));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
   if (in.size() == 2) {
+    if (rounding == NormRounding::kEachStep) return invalid_argument(fmt::format("{}: rounding each step takes no weight", kName));
     WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "weight", {DType::kF32, DType::kBF16}));
     WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "weight", 1));
     WEFT_RETURN_IF_ERROR(expect_dim(kName, "weight width", in[1].shape()[0], in[0].shape().back()));

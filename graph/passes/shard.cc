@@ -65,6 +65,7 @@ class Sharder {
   std::optional<RowSet> fixed_rows(const Node& node) const {
     if (!std::visit([](const auto& op) { return op.mutates(); }, node.op).empty()) return options_.writers;
     if (is_any<SparseAttention, IndexTopK>(node.op)) return options_.queries;
+    if (is_any<MoeRoute>(node.op) && options_.router) return options_.router;
     if (is_any<Experts>(node.op) && splits_weight(node, MeshAxis::kEp)) return options_.unique;
     if (is_any<Embedding, HcPre, HcPost, HcHead, AddStreams, GatherRows>(node.op)) return options_.residual;
     if (is_any<RmsNorm>(node.op)) {

@@ -15,6 +15,7 @@
 
 #include <array>
 #include <functional>
+#include <optional>
 
 #include "graph/graph.h"
 #include "graph/row_sets.h"
@@ -31,6 +32,7 @@ struct ShardOptions {
   RowSet writers = RowSet::kAll;  // rows of what writes caches; kTp: every rank has requests and caches of its own
   RowSet residual = RowSet::kAll;
   RowSet queries = RowSet::kAll;
+  std::optional<RowSet> router;  // rows of the routing; none: those of the experts that it feeds
   RowSet unique = RowSet::kAll;  // rows that no other rank of an expert group has
   // Most rows of each set in a step of this shape; [kAll] is the step's own capacity.
   std::array<int64_t, kNumRowSets> capacity{};

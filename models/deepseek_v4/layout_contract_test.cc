@@ -72,7 +72,6 @@ TEST(DeepseekV4Contract, EveryRuleHasItsMessage) {
       {"moe=tp", flash(), {.mesh = {.tp = 2}, .moe = MoeChoice::kTp}, "layout tp2+moe=tp: moe=tp cannot be run yet; plan only"},
       {"compressor=split", flash(), {.mesh = {.pcp = 2}, .compressor = CompressorChoice::kSplit},
        "layout pcp2+compressor=split: compressor=split cannot be run yet; plan only"},
-      {"router=full", flash(), {.mesh = {.tp = 2}, .router = RouterChoice::kFull}, "layout tp2+router=full: router=full cannot be run yet; plan only"},
       // Rules of all families come first.
       {"a family rule and a general one", with([](Config& c) { c.num_attention_heads = 7; }), {.mesh = {.pcp = 2, .tp = 2}, .attention = AttentionChoice::kDsaCp},
        "layout tp2pcp2+dsa_cp: dsa_cp splits tokens over tp, pcp 2 would split them again; use one of the two"},
