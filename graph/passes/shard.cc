@@ -372,6 +372,9 @@ class Sharder {
   // Blocks of activation quantisation that a slice of the inputs cuts: their scale is shared.
   Status share_quantisation(Op& op, const Node& node, const std::vector<Placements>& wanted, std::vector<ValueId>& in, const std::string& name) {
     Linear* linear = std::get_if<Linear>(&op);
+    if (linear != nullptr && linear->act_quant == ActQuant::kInt8PerRow && on(wanted[0], MeshAxis::kTp) == Placement::sharded(1)) {
+      return invalid_argument(fmt::format("'{}': the scale of act_quant int8_row is that of whole rows, which tp splits", name));
+    }
     if (linear == nullptr || linear->act_quant != ActQuant::kFp8Block128 || linear->groups > 1) return {};
     const Shape& x = to_.value(in[0]).type.shape();
     if (on(wanted[0], MeshAxis::kTp) != Placement::sharded(1) || x[1] % kQuantBlock == 0) return {};

@@ -326,6 +326,11 @@ TEST(Shard, Refusals) {
     ASSERT_FALSE(sharded.ok()) << c.what;
     EXPECT_EQ(sharded.status().message(), c.message) << c.what;
   }
+  std::string int8 = kDense;
+  int8.replace(int8.find("act_quant=none, groups=1, k_blocks=8"), std::string("act_quant=none").size(), "act_quant=int8_row");
+  const auto sharded = shard(parsed(int8.c_str()), options_of({.tp = 2}, kDenseSplit, RowSet::kAll, RowSet::kAll, RowSet::kTp));
+  ASSERT_FALSE(sharded.ok());
+  EXPECT_EQ(sharded.status().message(), "'d': the scale of act_quant int8_row is that of whole rows, which tp splits");
 }
 
 constexpr const char* kAttributes = "{dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0}";
