@@ -49,6 +49,7 @@ verify: packages
 	@cmake --build --preset release -j $(JOBS)
 	ctest --preset release -j $(JOBS) -L 'slow|full'
 	$(WEFT) verify $(SAMPLE)
+	$(WEFT) verify $(SAMPLE) --layouts all --ranks 2,4
 
 bench: release
 	$(WEFT) bench kernels

@@ -107,8 +107,13 @@ Status run_layout_matrix(const ModelArgs& model_args, const LayoutMatrixArgs& ar
   LayoutEvents events;
   events.on_start = [&](const std::string& name) { console.progress(name + " ..."); };
   size_t width = 6;
+  bool head = true;
   events.on_line = [&](const LayoutLine& line) {
     if (console.json) return;
+    if (std::exchange(head, false)) {
+      console.print(fmt::format("{:<8}{:<5}{:<{}}{:>6}  {:<10}{:<6}{:>11}{:>9}  first difference\n", "", "", "layout", width + 2,
+                                "ranks", "", "batches", "rows", "time"));
+    }
     console.print(fmt::format("{:<8}{:<5}{:<{}}{:>6}  {:<8}{:>3}/{:<4}{:>11}{:>7.2f} s{}{}\n", outcome_name(line.outcome),
                               line.dtype == DType::kF32 ? "f32" : "bf16", line.layout, width + 2, line.ranks, line.transport,
                               line.batches_passed, line.batches, line.rows, line.seconds, line.detail.empty() ? "" : "  ",
@@ -130,10 +135,6 @@ Status run_layout_matrix(const ModelArgs& model_args, const LayoutMatrixArgs& ar
       };
     } else {
       options.make_engine = {};
-    }
-    if (!console.json && report.lines.empty()) {
-      console.print(fmt::format("{:<8}{:<5}{:<{}}{:>6}  {:<10}{:<6}{:>11}{:>9}  first difference\n", "", "", "layout", width + 2,
-                                "ranks", "", "batches", "rows", "time"));
     }
     WEFT_ASSIGN_OR_RETURN(LayoutReport part, verify_layouts(loaded.model, options, events));
     report.tokens = part.tokens;

@@ -288,6 +288,7 @@ std::vector<Layout> runnable_layouts(const Model& model, int ranks) {
         const int tp = ranks / dp / pp / pcp;
         for (const auto attention : {AttentionChoice::kHeads, AttentionChoice::kDsaCp}) {
           for (const bool sp : {false, true}) {
+            if (tp == 1 && (sp || attention == AttentionChoice::kDsaCp)) continue;  // nothing to split
             Layout base;
             base.mesh = {.dp = dp, .pp = pp, .pcp = pcp, .tp = tp};
             base.attention = attention;
@@ -295,6 +296,7 @@ std::vector<Layout> runnable_layouts(const Model& model, int ranks) {
             for (const auto split : {TokenSplit::kFlat, TokenSplit::kPerRequest, TokenSplit::kZigzag, TokenSplit::kOwned}) {
               for (const auto o_proj : {OProjChoice::kSharded, OProjChoice::kGroupMajor, OProjChoice::kReplicated,
                                         OProjChoice::kStreamed}) {
+                if (tp == 1 && o_proj != OProjChoice::kSharded) continue;
                 for (const int ep : divisors(dp * pcp * tp)) {
                   Layout layout = with(with(base, &Layout::split, split), &Layout::o_proj, o_proj);
                   layout.mesh.ep = ep;
@@ -302,12 +304,14 @@ std::vector<Layout> runnable_layouts(const Model& model, int ranks) {
                 }
               }
             }
-            add(with(base, &Layout::lm_head, WeightChoice::kReplicated));
-            add(with(base, &Layout::shared, WeightChoice::kReplicated));
+            if (tp > 1) {
+              add(with(base, &Layout::lm_head, WeightChoice::kReplicated));
+              add(with(base, &Layout::shared, WeightChoice::kReplicated));
+              add(with(base, &Layout::moe, MoeChoice::kTp));
+              add(with(with(base, &Layout::o_proj, OProjChoice::kStreamed), &Layout::prefetch, true));
+            }
             add(with(base, &Layout::router, RouterChoice::kFull));
-            add(with(base, &Layout::moe, MoeChoice::kTp));
             add(with(base, &Layout::compressor, CompressorChoice::kSplit));
-            add(with(with(base, &Layout::o_proj, OProjChoice::kStreamed), &Layout::prefetch, true));
             for (const int dcp : divisors(tp)) {
               Layout layout = base;
               layout.mesh.dcp = dcp;

@@ -17,7 +17,8 @@
 namespace weft {
 
 // Layouts of this many ranks that the model's contract takes: all combinations of mesh, attention, sequence_parallel, split,
-// o_proj and ep, and every other choice alone on top of each mesh, attention and sequence_parallel. In a fixed order.
+// o_proj and ep, and every other choice alone on top of each mesh, attention and sequence_parallel; choices over tp only where
+// tp > 1. In a fixed order.
 std::vector<Layout> runnable_layouts(const Model& model, int ranks);
 
 struct LayoutMatrixOptions {

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <set>
 
 #include "io/checkpoint.h"
+#include "runtime/layout_compare.h"
 #include "runtime/layout_matrix.h"
 
 namespace weft {
@@ -29,11 +31,18 @@ void expect_all_equal(const std::shared_ptr<const Model>& model, LayoutMatrixOpt
   }
 }
 
-TEST(LayoutMatrix, EveryLayoutOfTwoRanksGivesTheBitsOfOne) {
+std::vector<Layout> parse_all(std::initializer_list<const char*> texts) {
+  std::vector<Layout> layouts;
+  for (const char* text : texts) layouts.push_back(parse_layout(text).value());
+  return layouts;
+}
+
+// One of each kind; all that there are: weft verify --layouts all (make verify).
+TEST(LayoutMatrix, LayoutsOfTwoRanksGiveTheBitsOfOne) {
   const auto model = load("sample/austen-v4");
   LayoutMatrixOptions options;
-  options.layouts = runnable_layouts(*model, 2);
-  EXPECT_GT(options.layouts.size(), 15u);
+  options.layouts = parse_all({"tp2", "tp2+sp+ep2", "pcp2+split=zigzag", "pcp2+split=per_request+ep2", "dp2+ep2", "pp2", "tp2+dsa_cp",
+                               "tp2+dsa_cp+sp+o_proj=streamed", "tp2+dsa_cp+owned+ep2"});
   options.dtypes = {DType::kBF16};
   options.tokens = 100;
   expect_all_equal(model, options);
@@ -42,11 +51,34 @@ TEST(LayoutMatrix, EveryLayoutOfTwoRanksGivesTheBitsOfOne) {
 TEST(LayoutMatrix, NestedSplitsOfFourRanks) {
   const auto model = load("sample/austen-v4");
   LayoutMatrixOptions options;
-  for (const char* text : {"tp2pcp2", "tp2pcp2+sp+ep4", "tp2pcp2+sp+split=zigzag", "pcp4+split=per_request+ep2"}) {
-    options.layouts.push_back(parse_layout(text).value());
-  }
-  options.tokens = 100;
+  options.layouts = parse_all({"tp2pcp2", "tp2pcp2+sp+split=zigzag+ep4", "dp2tp2+sp+ep4", "pp2tp2+sp"});
+  options.dtypes = {DType::kF32};
+  options.tokens = 60;
   expect_all_equal(model, options);
+}
+
+TEST(LayoutMatrix, RunnableLayoutsAreTakenAndListedOnce) {
+  const auto model = load("sample/austen-v4");
+  for (const int ranks : {1, 2, 3, 4}) {
+    const std::vector<Layout> layouts = runnable_layouts(*model, ranks);
+    std::set<std::string> texts;
+    for (const Layout& layout : layouts) {
+      EXPECT_EQ(layout.mesh.world(), ranks);
+      EXPECT_TRUE(model->check_layout(layout).ok()) << to_string(layout);
+      EXPECT_TRUE(texts.insert(to_string(layout)).second) << to_string(layout);
+    }
+    if (ranks == 1) {
+      EXPECT_TRUE(texts.contains("tp1"));
+    }
+    if (ranks == 2) {
+      for (const char* text : {"tp2", "tp2+sp", "pcp2+split=zigzag", "tp2+dsa_cp+sp+owned+ep2", "tp2+lm_head=replicated"}) {
+        EXPECT_TRUE(texts.contains(text)) << text;
+      }
+    }
+    if (ranks == 4) {
+      EXPECT_FALSE(texts.contains("tp4")) << "two output groups";
+    }
+  }
 }
 
 TEST(LayoutMatrix, LayoutsThatTheModelRefusesAreSkippedWithTheReason) {
@@ -60,6 +92,76 @@ TEST(LayoutMatrix, LayoutsThatTheModelRefusesAreSkippedWithTheReason) {
   ASSERT_EQ(report->lines.size(), 1u);
   EXPECT_EQ(report->lines[0].outcome, VerifyLine::Outcome::kSkipped);
   EXPECT_NE(report->lines[0].detail.find("o_groups 2 is not divisible by tp 4"), std::string::npos) << report->lines[0].detail;
+}
+
+// The ranks of this layout compute something else: the first value that differs is named, on which rank and in which batch.
+TEST(LayoutMatrix, NamesTheFirstDifference) {
+  const auto model = load("sample/austen-v4");
+  LayoutMatrixOptions options;
+  options.layouts = {parse_layout("tp2").value()};
+  options.dtypes = {DType::kBF16};
+  options.tokens = 16;
+  options.num_threads = 1;
+  options.make_engine = [&](const EngineOptions& asked) {
+    EngineOptions other = asked;
+    other.mode.act_quant = !other.mode.act_quant;
+    return Engine::create(model, other);
+  };
+  const auto report = verify_layouts(model, options);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_FALSE(report->ok());
+  ASSERT_EQ(report->lines.size(), 1u);
+  const LayoutLine& line = report->lines[0];
+  EXPECT_EQ(line.outcome, VerifyLine::Outcome::kFail);
+  EXPECT_EQ(line.batches_passed, 0);
+  EXPECT_TRUE(line.detail.starts_with("one prompt: call 1 (step of 16 rows): layers.0.")) << line.detail;
+  EXPECT_NE(line.detail.find(", row 0, rank 0"), std::string::npos) << line.detail;
+}
+
+StepRecord one_value(std::vector<StepTrace> ranks) {
+  return {StepCall{StepCall::Kind::kStep, 3, false}, std::move(ranks), {7}};
+}
+
+TEST(LayoutCompare, FindsEveryKindOfDifference) {
+  const StepRecord want = one_value({{{"x", 8, {0, 1, 2}, {10, 11, 12}}, {"y", 8, {0, 1, 2}, {20, 21, 22}}}});
+  struct Case {
+    std::vector<StepTrace> ranks;
+    const char* expected;
+  };
+  const Case cases[] = {
+      {{{{"x", 8, {0, 1}, {10, 11}}}, {{"x", 8, {2}, {12}}}}, ""},
+      {{{{"x", 8, {0, 1}, {10, 11}}}, {{"x", 8, {2}, {13}}}}, "call 5 (step of 3 rows): x, row 2, rank 1"},
+      // The earlier value of the graph is named, whichever rank has it.
+      {{{{"x", 8, {0}, {10}}, {"y", 8, {0}, {9}}}, {{"x", 8, {1}, {9}}}}, "call 5 (step of 3 rows): x, row 1, rank 1"},
+      // Moved values go by the name of what was moved; values that one rank does not have are not compared.
+      {{{{"x.all_gather_tp", 8, {0, 1, 2}, {10, 11, 9}}}}, "call 5 (step of 3 rows): x.all_gather_tp, row 2, rank 0"},
+      {{{{"x.slice_rows_tp.2", 8, {1}, {9}}}}, "call 5 (step of 3 rows): x.slice_rows_tp.2, row 1, rank 0"},
+      {{{{"x.partial", 8, {1}, {9}}, {"z", 8, {1}, {9}}}}, ""},
+      {{{{"x", 4, {1}, {9}}}}, ""},
+      {{{{"x", 8, {3}, {10}}}}, "call 5 (step of 3 rows): x, row 3, rank 0"},
+  };
+  for (const Case& c : cases) {
+    int64_t rows = 0;
+    EXPECT_EQ(first_difference(one_value(c.ranks), want, 4, rows), c.expected);
+  }
+  StepRecord other_logits = one_value({{}});
+  other_logits.logits = {8};
+  int64_t rows = 0;
+  EXPECT_EQ(first_difference(other_logits, want, 0, rows), "call 1 (step of 3 rows): logits as rank 0 gives them");
+}
+
+TEST(LayoutCompare, Caches) {
+  const std::vector<CacheHashes> want = {{"a", 2, {1, 2}}, {"b", 0, {3}}};
+  int64_t rows = 0;
+  EXPECT_EQ(cache_difference({{"b", 0, {3}}}, want, rows), "");
+  EXPECT_EQ(rows, 1);
+  EXPECT_EQ(cache_difference({{"a", 2, {1, 5}}}, want, rows), "cache a, row 3");
+  EXPECT_EQ(cache_difference({{"a", 1, {1, 2}}}, want, rows), "cache a: 2 rows from 1, expected 2 from 2");
+  EXPECT_EQ(cache_difference({{"c", 0, {}}}, want, rows), "cache c is unknown to one rank");
+  const Layout owned = parse_layout("tp2+dsa_cp+owned").value();
+  EXPECT_TRUE(holds_caches(owned, 1, 3));
+  EXPECT_FALSE(holds_caches(owned, 0, 3));
+  EXPECT_TRUE(holds_caches(parse_layout("tp2").value(), 0, 3));
 }
 
 }  // namespace

@@ -1,0 +1,128 @@
+// Ranks on the command line: --layout, --ranks, --transport, as threads.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+
+#include "io/json.h"
+
+namespace weft {
+namespace {
+
+const std::string kSample = WEFT_SOURCE_DIR "/testdata/sample/austen-v4";
+const std::string kGolden = WEFT_SOURCE_DIR "/testdata/golden/deepseek_v4/f32_small";
+
+struct Output {
+  int code = -1;
+  std::string text;
+};
+
+// stderr comes along where `both` is set.
+Output weft(std::string args, bool both) {
+  for (const auto& [name, value] : {std::pair<std::string, std::string>{"@S", kSample}, {"@G", kGolden}}) {
+    for (size_t at; (at = args.find(name)) != std::string::npos;) args.replace(at, name.size(), "'" + value + "'");
+  }
+  // Not part of a job, even if the tests are.
+  const std::string command = fmt::format("env -u OMPI_COMM_WORLD_SIZE -u PMI_SIZE -u PMIX_RANK '{}' {} </dev/null {}", WEFT_PROGRAM,
+                                          args, both ? "2>&1" : "2>/dev/null");
+  FILE* pipe = popen(command.c_str(), "r");
+  Output output;
+  std::array<char, 4096> buffer;
+  while (const size_t n = std::fread(buffer.data(), 1, buffer.size(), pipe)) output.text.append(buffer.data(), n);
+  const int status = pclose(pipe);
+  output.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return output;
+}
+
+Json json(const std::string& args) {
+  const Output output = weft(args + " --json", false);
+  EXPECT_EQ(output.code, 0) << args << output.text;
+  Result<Json> parsed = parse_json(output.text, "stdout");
+  EXPECT_TRUE(parsed.ok()) << parsed.status().message();
+  return parsed.ok() ? *parsed : Json::object();
+}
+
+TEST(CliLayout, RunGivesTheTextOfOneRankAndSaysWhatEachRankNeeds) {
+  const std::string args = "run @S -p 'It is a truth' --max-tokens 12 --temperature 0 --mtp 1";
+  const Json want = json(args);
+  for (const char* layout : {"--layout tp2", "--layout tp2+sp --ranks 2", "--layout pcp2+ep2 --transport threads"}) {
+    const Json got = json(args + " " + layout);
+    EXPECT_EQ(got["text"], want["text"]) << layout;
+    EXPECT_EQ(got["ranks"], 2);
+    ASSERT_EQ(got["memory"]["ranks"].size(), 2u);
+    for (const Json& rank : got["memory"]["ranks"]) {
+      EXPECT_GT(rank["weights_bytes"], 0);
+      EXPECT_LE(rank["weights_bytes"], want["memory"]["weights_bytes"]);
+      EXPECT_GT(rank["cache_bytes"], 0);
+      EXPECT_GT(rank["sent_bytes"], 0);
+      int64_t sum = 0;
+      for (const auto& [kind, bytes] : rank["sent"].items()) sum += bytes.get<int64_t>();
+      EXPECT_EQ(rank["sent_bytes"], sum);
+      // Offsets are rounded up.
+      EXPECT_LE(rank["activation_bytes"].get<int64_t>() + rank["communication_bytes"].get<int64_t>() + rank["scratch_bytes"].get<int64_t>(),
+                rank["step_bytes"].get<int64_t>());
+    }
+  }
+  EXPECT_EQ(want["memory"]["sent_bytes"], 0);
+}
+
+TEST(CliLayout, OtherCommandsTakeLayouts) {
+  const std::string eval = "eval @S @S/eval.txt --window 64 --max-tokens 200";
+  EXPECT_EQ(json(eval)["nll"], json(eval + " --layout tp2+dsa_cp+sp")["nll"]);
+  const Json bench = json("bench @S --prompt 16 --gen 2 -r 1 --no-limits --layout tp2+ep2");
+  EXPECT_EQ(bench["layout"], "tp2+ep2");
+  EXPECT_EQ(bench["memory"]["ranks"].size(), 2u);
+  const Output table = weft("bench @S --prompt 16 --gen 0 -r 1 --no-limits --memory --layout tp2", true);
+  EXPECT_EQ(table.code, 0);
+  EXPECT_NE(table.text.find("| rank | weights (mapped)"), std::string::npos) << table.text;
+  EXPECT_EQ(weft("check @G --layout pcp2", true).code, 0);
+  const Json verify = json("verify @S --tokens 12 --dtype bf16 --layout tp2");
+  EXPECT_EQ(verify["layout"], "tp2");
+  EXPECT_EQ(verify["failed"], 0);
+}
+
+TEST(CliLayout, MatrixAsTableAndJson) {
+  const Json got = json("verify @S --layouts tp2,pcp2+sp,tp4 --dtype bf16 --tokens 20");
+  ASSERT_EQ(got["lines"].size(), 3u);
+  EXPECT_EQ(got["passed"], 2);
+  EXPECT_EQ(got["skipped"], 1);
+  EXPECT_EQ(got["lines"][0]["transport"], "threads");
+  EXPECT_EQ(got["lines"][0]["batches"], got["batches"].size());
+  const Output table = weft("verify @S --layouts tp2 --dtype bf16 --tokens 20", true);
+  EXPECT_EQ(table.code, 0);
+  EXPECT_NE(table.text.find("pass    bf16 tp2 "), std::string::npos) << table.text;
+}
+
+TEST(CliLayout, BadUseIsOneMessageAndExitCodeTwo) {
+  struct Case {
+    const char* args;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"run @S -p x --layout tp3", "layout tp3: num_attention_heads 4 is not divisible by tp 3; usable sizes: 1 2 4"},
+      {"run @S -p x --layout tp2+x", "--layout: layout 'tp2+x': position 5: "},
+      {"run @S -p x --layout tp2 --ranks 3", "--layout with --ranks: "},
+      {"run @S -p x --layout tp2+dsa_cp+pcp2", "--layout: "},
+      {"run @S -p x --ranks 0", "--ranks: expected a whole number from 1 to 256, found '0'"},
+      {"run @S -p x --transport carrier", "--transport: expected one of threads, mpi; found 'carrier'"},
+      {"eval @S @S/eval.txt --layout tp2 --transport mpi", "mpi"},
+      {"run @S -p x --layout dp512", "layout dp512 has 512 ranks; weft runs on 256 at most"},
+      {"verify @S --layouts tp2 --layout tp2", "excludes"},
+      {"verify @S --layouts nope", "--layouts: layout 'nope': "},
+      {"verify @S --layouts tp2 --ranks 3", "--layouts: 'tp2' has 2 ranks and cannot be spread over any of --ranks"},
+      {"verify @S --layouts all --ranks 2 --transport mpi", "mpi"},
+      {"verify @S --ranks 2,4", "several --ranks or --transport need --layouts"},
+      {"verify @S --layouts tp2 --tokens 99999999", "--tokens 99999999: with --layouts this model takes 2 to "},
+      {"verify @S --layouts tp2 --transport threads,pigeon", "found 'pigeon'"},
+  };
+  for (const Case& c : cases) {
+    const Output output = weft(c.args, true);
+    EXPECT_EQ(output.code, 2) << c.args << "\n" << output.text;
+    EXPECT_NE(output.text.find(c.message), std::string::npos) << c.args << "\n" << output.text;
+    EXPECT_EQ(output.text.find("weft: "), output.text.rfind("weft: ")) << c.args << "\n" << output.text;
+  }
+}
+
+}  // namespace
+}  // namespace weft

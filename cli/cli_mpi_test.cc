@@ -1,0 +1,159 @@
+// The program under mpirun: `ctest -L mpi`.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "comm/mpi_comm.h"
+
+namespace weft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+const std::string kSample = WEFT_SOURCE_DIR "/testdata/sample/austen-v4";
+
+struct Output {
+  int code = -1;
+  std::string out, messages;  // stdout; lines of stderr that are ours
+  int num_messages = 0;
+  double seconds = 0;
+};
+
+std::string read(const std::string& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+class CliMpi : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = testing::TempDir() + "weft_mpi_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // the libraries keep memory until the process ends
+  }
+  void TearDown() override { std::system(("rm -r " + folder_).c_str()); }
+
+  Output run(const std::string& command) {
+    const auto start = Clock::now();
+    const int status = std::system(fmt::format("{} </dev/null >{}/out 2>{}/err", command, folder_, folder_).c_str());
+    Output output;
+    output.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    output.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+    output.out = read(folder_ + "/out");
+    std::ifstream err(folder_ + "/err");
+    for (std::string line; std::getline(err, line);) {
+      if (!line.starts_with("weft: ")) continue;
+      output.messages += line + "\n";
+      ++output.num_messages;
+    }
+    return output;
+  }
+
+  // More processes than cores, and root (containers): OpenMPI must be told that both are meant.
+  std::string mpirun(int ranks, const std::string& args) {
+    static const std::string version = [&] {
+      std::system(fmt::format("{} --version >{}/out 2>&1", WEFT_MPIEXEC, folder_).c_str());
+      return read(folder_ + "/out");
+    }();
+    const bool open_mpi = version.find("MPICH") == version.npos && version.find("HYDRA") == version.npos;
+    return fmt::format("timeout -k 1 60 {} {} -n {} '{}' {}", WEFT_MPIEXEC, open_mpi ? "--oversubscribe --allow-run-as-root" : "", ranks,
+                       WEFT_PROGRAM, args);
+  }
+
+  std::string folder_;
+};
+
+TEST_F(CliMpi, TwoProcessesGiveTheTextOfOne) {
+  const std::string args = fmt::format("run '{}' -p 'It is a truth' --max-tokens 16 --temperature 0 --mtp 1", kSample);
+  const Output want = run(fmt::format("env -u OMPI_COMM_WORLD_SIZE -u PMI_SIZE '{}' {}", WEFT_PROGRAM, args));
+  ASSERT_EQ(want.code, 0) << want.messages;
+  for (const char* layout : {"tp2", "tp2+sp+ep2", "tp2+dsa_cp"}) {
+    const Output got = run(mpirun(2, fmt::format("{} --layout {}", args, layout)));
+    EXPECT_EQ(got.code, 0) << layout << "\n" << got.messages << read(folder_ + "/err");
+    EXPECT_EQ(got.out, want.out) << layout;
+    EXPECT_EQ(got.num_messages, 0) << got.messages;
+  }
+}
+
+TEST_F(CliMpi, MatrixOverBothTransports) {
+  const Output got = run(mpirun(2, fmt::format("verify '{}' --layouts tp2,pcp2+sp --dtype bf16 --tokens 20 --transport threads,mpi", kSample)));
+  EXPECT_EQ(got.code, 0) << got.out << got.messages;
+  EXPECT_NE(got.out.find("4 passed, 0 failed, 0 skipped"), std::string::npos) << got.out;
+}
+
+TEST_F(CliMpi, OneProcessPrints) {
+  const Output got = run(mpirun(2, "--version"));
+  EXPECT_EQ(got.code, 0);
+  EXPECT_TRUE(got.out.starts_with("weft ")) << got.out;
+  EXPECT_EQ(got.out.find('\n') + 1, got.out.size()) << got.out;
+}
+
+TEST_F(CliMpi, BadUseIsOneMessageAndExitCodeTwoOfAllProcesses) {
+  struct Case {
+    const char* args;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"run @S -p x", "layout tp1 has 1 rank, but mpirun started 2 processes: use mpirun -n 1, or a --layout of 2 ranks"},
+      {"run @S -p x --layout tp4", "layout tp4 has 4 ranks, but mpirun started 2 processes"},
+      {"run @S -p x --layout pcp2+sp+moe=tp", "layout "},
+      {"run @S -p x --layout tp2 --transport threads", "--transport threads: mpirun started 2 processes"},
+      {"run @S/nothing -p x --layout tp2", "nothing"},
+      {"run @S --layout tp2", "nothing to do"},
+      {"frobnicate", "'frobnicate' is not a command"},
+      {"verify @S --layouts tp4 --dtype bf16", "none of them can be run over mpi by this model with the 2 processes of mpirun"},
+  };
+  for (const Case& c : cases) {
+    std::string args = c.args;
+    if (const size_t at = args.find("@S"); at != args.npos) args.replace(at, 2, kSample);
+    const Output output = run(mpirun(2, args));
+    EXPECT_EQ(output.code, 2) << c.args << "\n" << read(folder_ + "/err");
+    EXPECT_EQ(output.num_messages, 1) << c.args << "\n" << output.messages;
+    EXPECT_NE(output.messages.find(c.message), std::string::npos) << c.args << "\n" << output.messages;
+    EXPECT_EQ(output.out, "") << c.args;
+  }
+}
+
+// The process ids of the job, by rank. A shell in front of the program writes its id, which becomes the program's.
+TEST_F(CliMpi, AKilledProcessEndsAllWithOneMessage) {
+  for (const int victim : {0, 1}) {
+    const std::string program = fmt::format("{}/program", folder_);
+    std::ofstream(program) << fmt::format(
+        "#!/bin/sh\necho $$ >{}/pid.${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}\nexec '{}' \"$@\"\n", folder_, WEFT_PROGRAM);
+    ASSERT_EQ(std::system(("chmod +x " + program).c_str()), 0);
+    std::string command = mpirun(2, fmt::format("run '{}' -p 'It is a truth' --max-tokens 100000 --ignore-eos --temperature 0 --ctx 200000 "
+                                                "--layout tp2",
+                                                kSample));
+    command.replace(command.find("'" WEFT_PROGRAM "'"), std::string("'" WEFT_PROGRAM "'").size(), program);
+    std::system(fmt::format("rm -f {}/out {}/pid.*", folder_, folder_).c_str());  // of the job before
+    Clock::time_point killed;
+    std::thread killer([&] {
+      const std::string file = fmt::format("{}/pid.{}", folder_, victim);
+      const auto give_up = Clock::now() + std::chrono::seconds(30);
+      // Until it generates: the first words are out.
+      while (read(folder_ + "/out").size() < 20 && Clock::now() < give_up) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      killed = Clock::now();
+      if (const int pid = std::atoi(read(file).c_str()); pid > 0) kill(pid, SIGKILL);
+    });
+    const Output output = run(command);
+    const double seconds = std::chrono::duration<double>(Clock::now() - killed).count();
+    killer.join();
+    EXPECT_NE(output.code, 0);
+    EXPECT_LT(seconds, 5 + 1) << read(folder_ + "/err");  // mpirun clears up
+    EXPECT_EQ(output.num_messages, 1) << read(folder_ + "/err");
+    EXPECT_NE(output.messages.find(fmt::format("rank {}", victim)), std::string::npos) << output.messages;
+  }
+}
+
+}  // namespace
+}  // namespace weft
