@@ -123,7 +123,7 @@ Status ModelBench::prepare(const BenchTest& test) {
     }
   }
   if (status.ok()) {
-    saved_ = engine_.save(slot);
+    WEFT_ASSIGN_OR_RETURN(saved_, engine_.save(slot));
     saved_depth_ = test.depth;
     saved_drafts_ = test.drafts;
   }

@@ -77,9 +77,11 @@ TEST(CliLayout, OtherCommandsTakeLayouts) {
   EXPECT_EQ(table.code, 0);
   EXPECT_NE(table.text.find("| rank | weights (mapped)"), std::string::npos) << table.text;
   EXPECT_EQ(weft("check @G --layout pcp2", true).code, 0);
-  const Json verify = json("verify @S --tokens 12 --dtype bf16 --layout tp2");
-  EXPECT_EQ(verify["layout"], "tp2");
-  EXPECT_EQ(verify["failed"], 0);
+  for (const char* layout : {"tp2", "pp2"}) {
+    const Json verify = json(fmt::format("verify @S --tokens 12 --dtype bf16 --layout {}", layout));
+    EXPECT_EQ(verify["layout"], layout);
+    EXPECT_EQ(verify["failed"], 0);
+  }
 }
 
 TEST(CliLayout, MatrixAsTableAndJson) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <thread>
 
 #include "comm/thread_comm.h"
@@ -11,7 +12,7 @@ namespace {
 
 enum class CommandKind : int32_t {
   kQuit, kOpen, kClose, kTruncate, kRestore, kStep, kDraft,
-  kStartTrace, kReport, kTakeTrace, kHashCaches,  // the last three are answered by every rank
+  kStartTrace, kReport, kTakeTrace, kHashCaches, kSave,  // the last four are answered by every rank
 };
 
 MessageWriter message(CommandKind kind) {
@@ -47,6 +48,28 @@ MessageWriter restore_command(int32_t slot, const SavedSequence& saved) {
 
 constexpr const char* kAnswerName = "answer to rank 0";
 
+// Whether this rank's caches are up to date for the request: they are those of its data-parallel group, and with split=owned
+// those of its owner.
+bool has_caches_of(const RankEngine& rank, int32_t slot) {
+  if (!rank.owns(slot)) return false;
+  const Layout& layout = rank.options().layout;
+  return layout.split != TokenSplit::kOwned || slot_owner(rank.local_slot(slot), layout.mesh.tp) == rank.index_of(MeshAxis::kTp);
+}
+
+// A saved sequence has all caches of the model; a pipeline stage has some of them.
+SavedSequence part_of(const SavedSequence& saved, const RankEngine& rank) {
+  const std::vector<CacheSpec> all = rank.model().caches(rank.options().mode, rank.caches().capacity());
+  const std::vector<CacheSpec>& own = rank.caches().specs();
+  if (saved.rows.size() != all.size() || own.size() == all.size()) return saved;  // what does not fit is refused there
+  SavedSequence part{saved.length, {}};
+  size_t at = 0;
+  for (const CacheSpec& spec : own) {
+    while (all[at].name != spec.name) ++at;
+    part.rows.push_back(saved.rows[at]);
+  }
+  return part;
+}
+
 // What a rank answers to one of the asking commands.
 MessageWriter answer(const RankEngine& rank, StepTracer* tracer, MessageReader command) {
   MessageWriter writer;
@@ -59,6 +82,16 @@ MessageWriter answer(const RankEngine& rank, StepTracer* tracer, MessageReader c
     case CommandKind::kTakeTrace: {
       WEFT_CHECK(tracer != nullptr, "no trace was started");
       put(writer, tracer->take());
+      return writer;
+    }
+    case CommandKind::kSave: {
+      const auto slot = command.get<int32_t>();
+      if (!has_caches_of(rank, slot)) return writer.put(int64_t{0});
+      const SavedSequence saved = rank.save(slot);
+      writer.put(static_cast<int64_t>(saved.rows.size()));
+      for (size_t i = 0; i < saved.rows.size(); ++i) {
+        writer.put_text(rank.caches().specs()[i].name).put_list(std::span<const std::byte>(saved.rows[i]));
+      }
       return writer;
     }
     case CommandKind::kHashCaches: {
@@ -98,7 +131,7 @@ Result<bool> obey(RankEngine& rank, Communicator& world, std::unique_ptr<StepTra
       saved.length = reader.get<int64_t>();
       saved.rows.resize(static_cast<size_t>(reader.get<int64_t>()));
       for (auto& rows : saved.rows) rows = reader.get_list<std::byte>();
-      WEFT_RETURN_IF_ERROR(rank.restore(slot, saved));
+      WEFT_RETURN_IF_ERROR(rank.restore(slot, part_of(saved, rank)));
       return true;
     }
     case CommandKind::kStep: {
@@ -132,6 +165,7 @@ Result<bool> obey(RankEngine& rank, Communicator& world, std::unique_ptr<StepTra
     case CommandKind::kReport:
     case CommandKind::kTakeTrace:
     case CommandKind::kHashCaches:
+    case CommandKind::kSave:
       WEFT_RETURN_IF_ERROR(gather_messages(world, kAnswerName, answer(rank, tracer.get(), MessageReader(command)).bytes()).status());
       return true;
   }
@@ -289,7 +323,7 @@ Status Engine::truncate(int32_t slot, int64_t length) {
 }
 
 Status Engine::restore(int32_t slot, const SavedSequence& saved) {
-  WEFT_RETURN_IF_ERROR(rank_->restore(slot, saved));
+  WEFT_RETURN_IF_ERROR(rank_->restore(slot, part_of(saved, *rank_)));
   const Idle idle(world_);
   return world_ == nullptr ? Status() : announce(restore_command(slot, saved).bytes());
 }
@@ -323,6 +357,26 @@ Result<Engine::Messages> Engine::ask(std::span<const std::byte> command) {
   const MessageWriter own = answer(*rank_, tracer_.get(), MessageReader(command));
   if (world_ == nullptr) return Messages{{own.bytes().begin(), own.bytes().end()}};
   return gather_messages(*world_, kAnswerName, own.bytes());
+}
+
+Result<SavedSequence> Engine::save(int32_t slot) {
+  if (world_ == nullptr) return rank_->save(slot);
+  WEFT_ASSIGN_OR_RETURN(const Messages messages, ask(message(CommandKind::kSave).put(slot).bytes()));
+  std::map<std::string, std::vector<std::byte>> caches;
+  for (const auto& bytes : messages) {
+    MessageReader reader(bytes);
+    for (auto left = reader.get<int64_t>(); left > 0; --left) {
+      std::string name = reader.get_text();
+      caches.try_emplace(std::move(name), reader.get_list<std::byte>());
+    }
+  }
+  SavedSequence saved{rank_->length(slot), {}};
+  for (const CacheSpec& spec : model().caches(options().mode, rank_->caches().capacity())) {
+    const auto at = caches.find(spec.name);
+    WEFT_CHECK(at != caches.end(), "no rank has cache '{}'", spec.name);
+    saved.rows.push_back(std::move(at->second));
+  }
+  return saved;
 }
 
 Result<std::vector<RankReport>> Engine::reports() {

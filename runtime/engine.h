@@ -38,7 +38,8 @@ class Engine {
   void close_sequence(int32_t slot);
   int64_t length(int32_t slot) const { return rank_->length(slot); }
   Status truncate(int32_t slot, int64_t length);
-  SavedSequence save(int32_t slot) const { return rank_->save(slot); }
+  // All caches of the model, in its order, from the ranks that have them: the same bytes in every layout.
+  Result<SavedSequence> save(int32_t slot);
   Status restore(int32_t slot, const SavedSequence& saved);
   const CacheStore& caches() const { return rank_->caches(); }  // of rank 0
 

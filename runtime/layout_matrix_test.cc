@@ -118,6 +118,49 @@ TEST(LayoutMatrix, NamesTheFirstDifference) {
   EXPECT_NE(line.detail.find(", row 0, rank 0"), std::string::npos) << line.detail;
 }
 
+// What is saved of a sequence does not show the layout that computed it, and another layout can go on from it.
+TEST(LayoutMatrix, SavedSequencesAreTheSameInEveryLayout) {
+  const auto model = load("sample/austen-v4");
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 90; ++i) tokens.push_back((i * 37 + 11) % 200);
+  const auto play = [&](const char* layout, const SavedSequence* from, std::vector<float>& logits) -> Result<SavedSequence> {
+    EngineOptions options;
+    options.mode = model->mode(DType::kBF16, std::nullopt);
+    options.layout = parse_layout(layout).value();
+    options.num_threads = 1;
+    options.max_sequences = 4;
+    options.max_context = 128;
+    WEFT_ASSIGN_OR_RETURN(const auto engine, Engine::create(model, options));
+    // The second one is not of rank 0 where sequences have owners.
+    WEFT_RETURN_IF_ERROR(engine->open_sequence().status());
+    WEFT_ASSIGN_OR_RETURN(const int32_t slot, engine->open_sequence());
+    if (from != nullptr) WEFT_RETURN_IF_ERROR(engine->restore(slot, *from));
+    const size_t cuts[] = {0, 40, 79, 80, 81};  // a prompt in two chunks, and two decode steps
+    for (size_t i = from == nullptr ? 0 : 3; i < 4; ++i) {
+      const StepRequest request{slot, std::span<const int32_t>(tokens).subspan(cuts[i], cuts[i + 1] - cuts[i]), Logits::kLast};
+      WEFT_RETURN_IF_ERROR(engine->step({&request, 1}));
+      const auto row = engine->logits(0);
+      logits.assign(row.begin(), row.end());
+      if (from == nullptr && i == 2) break;
+    }
+    return engine->save(slot);
+  };
+  std::vector<float> want_logits, logits;
+  const auto half = play("tp1", nullptr, logits);
+  ASSERT_TRUE(half.ok()) << half.status().message();
+  const auto want = play("tp1", &*half, want_logits);
+  ASSERT_TRUE(want.ok()) << want.status().message();
+  for (const char* layout : {"tp2", "pp2", "dp2", "pcp2", "tp2+dsa_cp+owned", "dp2tp2+dsa_cp+owned"}) {
+    const auto saved = play(layout, nullptr, logits);
+    ASSERT_TRUE(saved.ok()) << layout << ": " << saved.status().message();
+    EXPECT_TRUE(*saved == *half) << layout;
+    const auto went_on = play(layout, &*saved, logits);
+    ASSERT_TRUE(went_on.ok()) << layout << ": " << went_on.status().message();
+    EXPECT_TRUE(*went_on == *want) << layout;
+    EXPECT_EQ(logits, want_logits) << layout;
+  }
+}
+
 StepRecord one_value(std::vector<StepTrace> ranks) {
   return {StepCall{StepCall::Kind::kStep, 3, false}, std::move(ranks), {7}};
 }

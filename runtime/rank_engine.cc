@@ -103,7 +103,7 @@ Result<StageGraph> RankEngine::build(const ShapeKey& key) const {
 Result<std::set<std::string>> RankEngine::state_names(const CacheCapacity& capacity) const {
   std::set<std::string> names;
   for (GraphKind kind : {GraphKind::kTrunk, GraphKind::kDraft}) {
-    if (kind == GraphKind::kDraft && options_.max_drafts == 0) continue;
+    if (kind == GraphKind::kDraft && model_->num_draft_layers() == 0) continue;  // as one rank has them, drafts or not
     WEFT_ASSIGN_OR_RETURN(const StageGraph stage, build_stage(*model_, kind, {options_.mode, {1, 1}, capacity}, options_.layout,
                                                               StepPhase::kDecode, ranks_.index_of(MeshAxis::kPp)));
     for (const Value& value : stage.graph.values()) {

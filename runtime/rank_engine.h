@@ -77,6 +77,7 @@ class RankEngine {
   SavedSequence save(int32_t slot) const { return caches_.save(local_slot(slot)); }
   Status restore(int32_t slot, const SavedSequence& saved);
   const CacheStore& caches() const { return caches_; }
+  int index_of(MeshAxis axis) const { return ranks_.index_of(axis); }
   bool owns(int32_t slot) const { return slot_owner(slot, options_.layout.mesh.dp) == ranks_.index_of(MeshAxis::kDp); }
   int32_t local_slot(int32_t slot) const { return slot_on_owner(slot, options_.layout.mesh.dp); }
 

@@ -298,7 +298,7 @@ class Matrix {
     Sequence ours{tokens_};
     WEFT_ASSIGN_OR_RETURN(ours.slot, first->open_sequence());
     WEFT_RETURN_IF_ERROR(feed(*first, {{&ours, cut}}, 0, &trace));
-    const SavedSequence saved = first->save(ours.slot);
+    WEFT_ASSIGN_OR_RETURN(const SavedSequence saved, first->save(ours.slot));
 
     WEFT_ASSIGN_OR_RETURN(const auto second, make_engine({}, kOthers + 1, options_.tokens));
     Draws draws(options_.seed, 3);
