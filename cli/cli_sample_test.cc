@@ -5,22 +5,13 @@
 #include <memory>
 
 #include "cli/chat_session.h"
+#include "cli/test_support.h"
 #include "io/json.h"
 
 namespace weft {
 namespace {
 
 const std::string kSample = WEFT_SOURCE_DIR "/testdata/sample/austen-v4";
-
-Json run(const std::string& args) {
-  const std::string command = fmt::format("'{}' {} --json", WEFT_PROGRAM, args);
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(popen(command.c_str(), "r"), pclose);
-  std::string text;
-  for (int c; (c = std::fgetc(pipe.get())) != EOF;) text += static_cast<char>(c);
-  Result<Json> json = parse_json(text, command);
-  EXPECT_TRUE(json.ok()) << json.status().message();
-  return json.ok() ? *json : Json::object();
-}
 
 std::string quoted(std::string text) {
   for (size_t at = 0; (at = text.find('\'', at)) != std::string::npos; at += 4) text.replace(at, 1, "'\\''");
@@ -32,8 +23,8 @@ Json expected() { return read_json_file(kSample + "/expected.json").value(); }
 TEST(CliSample, GreedyTextIsTheOracles) {
   const Json want = expected();
   for (const int drafts : {0, 1, 2}) {
-    const Json got = run(fmt::format("run '{}' --dtype f32 --temperature 0 --max-tokens {} --mtp {} -p {}", kSample,
-                                     want["greedy_ids"].size(), drafts, quoted(want["prompt"])));
+    const Json got = run_json(fmt::format("run '{}' --dtype f32 --temperature 0 --max-tokens {} --mtp {} -p {}",
+                                          kSample, want["greedy_ids"].size(), drafts, quoted(want["prompt"])));
     EXPECT_EQ(got["prompt_tokens"], want["prompt_ids"].size());
     EXPECT_EQ(got["tokens"], want["greedy_ids"]) << drafts << " drafts";
     EXPECT_EQ(got["text"], want["greedy_text"]) << drafts << " drafts";
@@ -43,8 +34,8 @@ TEST(CliSample, GreedyTextIsTheOracles) {
 
 TEST(CliSample, PerplexityIsTheOracles) {
   const Json want = expected()["eval"];
-  const Json got =
-      run(fmt::format("eval '{}' '{}/eval.txt' --dtype f32 --window {}", kSample, kSample, want["window"].get<int>()));
+  const Json got = run_json(
+      fmt::format("eval '{}' '{}/eval.txt' --dtype f32 --window {}", kSample, kSample, want["window"].get<int>()));
   EXPECT_EQ(got["tokens"], want["tokens"]);
   EXPECT_EQ(got["predicted"], want["predicted"]);
   // Both sum about 8,000 values of float32 logits that agree within 1e-5.

@@ -7,6 +7,7 @@
 #include <memory>
 #include <regex>
 
+#include "cli/test_support.h"
 #include "io/checkpoint.h"
 #include "io/safetensors_writer.h"
 #include "io/test_files.h"
@@ -132,16 +133,6 @@ Json transformers_config(Json config) {
   return config;
 }
 
-Json run(const std::string& args) {
-  const std::string command = fmt::format("'{}' {} --json", WEFT_PROGRAM, args);
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(popen(command.c_str(), "r"), pclose);
-  std::string text;
-  for (int c; (c = std::fgetc(pipe.get())) != EOF;) text += static_cast<char>(c);
-  Result<Json> json = parse_json(text, command);
-  EXPECT_TRUE(json.ok()) << json.status().message();
-  return json.ok() ? *json : Json::object();
-}
-
 TEST(TransformersSpelling, GivesTheSameText) {
   const Json config = read_json_file(kSample / "config.json").value();
   const Tensors tensors = transformers_tensors(released(), config["n_routed_experts"].get<int64_t>());
@@ -164,8 +155,8 @@ TEST(TransformersSpelling, GivesTheSameText) {
   ASSERT_EQ(prompt.find('\''), std::string::npos);
   for (const char* dtype : {"f32", "bf16"}) {
     const auto greedy = [&](const fs::path& model) {
-      return run(fmt::format("run '{}' --dtype {} --temperature 0 --max-tokens {} -p '{}'", model.string(), dtype,
-                             want["greedy_ids"].size(), prompt));
+      return run_json(fmt::format("run '{}' --dtype {} --temperature 0 --max-tokens {} -p '{}'", model.string(), dtype,
+                                  want["greedy_ids"].size(), prompt));
     };
     const Json got = greedy(dir.path()), same = greedy(kSample);
     EXPECT_EQ(got["tokens"].size(), want["greedy_ids"].size());
@@ -174,7 +165,7 @@ TEST(TransformersSpelling, GivesTheSameText) {
       EXPECT_EQ(got["tokens"], want["greedy_ids"]);
     }
   }
-  const Json seen = run(fmt::format("inspect '{}'", dir.path().string()));
+  const Json seen = run_json(fmt::format("inspect '{}'", dir.path().string()));
   EXPECT_NE(seen["unusual"].dump().find("the tensors have Transformers names"), std::string::npos) << seen["unusual"];
 }
 

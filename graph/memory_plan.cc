@@ -3,16 +3,18 @@
 #include <algorithm>
 #include <map>
 
+#include "base/int_math.h"
+
 namespace weft {
 namespace {
 
-int64_t align_up(int64_t n) { return (n + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
+int64_t aligned(int64_t bytes) { return align_up(bytes, kArenaAlignment); }
 
 // Free gaps by offset; grows at the end when nothing fits.
 class Arena {
  public:
   int64_t allocate(int64_t bytes) {
-    bytes = align_up(bytes);
+    bytes = aligned(bytes);
     if (bytes == 0) return 0;
     for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
       const auto [offset, size] = *gap;
@@ -34,7 +36,7 @@ class Arena {
   }
 
   void release(int64_t offset, int64_t bytes) {
-    bytes = align_up(bytes);
+    bytes = aligned(bytes);
     if (bytes == 0) return;
     auto [gap, inserted] = gaps_.emplace(offset, bytes);
     WEFT_CHECK(inserted, "offset {} released twice", offset);

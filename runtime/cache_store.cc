@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/int_math.h"
 #include "graph/cache_rows.h"
 
 namespace weft {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // What a saved sequence holds of a cache: all rows of its ring, or the entries of its length.
 int64_t saved_rows(const CacheSpec& spec, int64_t length) {

@@ -40,11 +40,8 @@ class Executor {
   Status run(const StepBatch& batch, const RowSets& rows, std::span<const Input> inputs, std::byte* arena,
              const ValueObserver* observer = nullptr);
 
-  // An input of this graph for a step, to be filled before run() (values of another pipeline stage).
-  TensorView input(std::string_view name, const StepBatch& batch, const RowSets& rows, std::byte* arena) const {
-    return view_of(graph_.find(name), batch, &rows, arena);
-  }
-  // A result by its own name, as this rank holds it.
+  // A value by its own name, as this rank holds it: an input that is filled before run() (values of another pipeline stage), or
+  // a result.
   TensorView held(std::string_view name, const StepBatch& batch, const RowSets& rows, std::byte* arena) const {
     return view_of(graph_.find(name), batch, &rows, arena);
   }

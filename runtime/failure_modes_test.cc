@@ -7,14 +7,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <mutex>
 
 #include "comm/thread_comm.h"
-#include "io/checkpoint.h"
 #include "runtime/engine.h"
+#include "runtime/test_support.h"
 
 namespace weft {
 namespace {
@@ -23,23 +22,6 @@ namespace {
 constexpr const char* kSample = "sample/austen-v4";
 // Entries of 4 and of 128, 8 heads in 4 groups, hidden width 64, 6 experts, 3 hash layers; F32.
 constexpr const char* kPro = "golden/deepseek_v4/f32_pro_like";
-
-std::shared_ptr<const Model> load(const std::string& name) {
-  auto checkpoint = Checkpoint::open(std::filesystem::path(WEFT_SOURCE_DIR) / "testdata" / name);
-  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  auto model = open_model(std::make_shared<const Checkpoint>(std::move(*checkpoint)), {});
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return std::move(*model);
-}
-
-std::vector<int32_t> some_tokens(int64_t count, int64_t vocab, uint32_t seed) {
-  std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < count; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    tokens.push_back(static_cast<int32_t>((seed >> 8) % static_cast<uint32_t>(vocab)));
-  }
-  return tokens;
-}
 
 // Tokens that each sequence appends, step by step.
 using Steps = std::vector<std::vector<int64_t>>;
@@ -125,7 +107,7 @@ RankTrace play_rank(const std::shared_ptr<const Model>& model, const Scenario& s
 }
 
 std::vector<RankTrace> play(const Scenario& scenario, const std::string& text) {
-  const auto model = load(scenario.model);
+  const auto model = load_test_model(scenario.model);
   auto layout = parse_layout(text);
   EXPECT_TRUE(layout.ok()) << layout.status().message();
   const auto ranks = static_cast<size_t>(layout->mesh.world());
@@ -188,7 +170,7 @@ std::vector<std::byte> rows_of_ranks(const std::vector<RankTrace>& traces, size_
 }
 
 Graph graph_of(const char* name, const std::string& layout, int64_t tokens, StepPhase phase = StepPhase::kPrefill) {
-  const auto model = load(name);
+  const auto model = load_test_model(name);
   GraphOptions options;
   options.mode = model->mode(DType::kF32, false);
   options.shape = {tokens, 1};
@@ -240,7 +222,7 @@ TEST(FailureModes, FailureMode11_FeatureSumOfLocalRowsIsNotScattered) {
 TEST(FailureModes, FailureMode29_HeadSplitCutsOutputGroups) {
   EngineOptions options;
   options.layout.mesh.tp = 8;
-  const auto engine = Engine::create(load(kPro), options);
+  const auto engine = Engine::create(load_test_model(kPro), options);
   ASSERT_FALSE(engine.ok());
   EXPECT_EQ(engine.status().message(), "layout tp8: o_groups 4 is not divisible by tp 8; usable sizes: 1 2 4");
 }
@@ -420,7 +402,7 @@ TEST(FailureModes, FailureMode27_TokensStayWithTheirRows) {
 // ---- Heads
 
 TEST(FailureModes, FailureMode25_EveryRankHasItsOwnSinks) {
-  const auto model = load(kPro);
+  const auto model = load_test_model(kPro);
   const auto sink = model->weight("layers.0.attn.attn_sink");
   ASSERT_TRUE(sink.ok());
   std::vector<float> sinks(sink->as<float>(), sink->as<float>() + 8);
@@ -473,7 +455,7 @@ TEST(FailureModes, FailureMode40_GatheredWeightsLeaveNoTrace) {
   scenario.steps = {{37, 6}, {1, 1}, {9, 1}, {1, 1}};
   expect_logits_of_one_rank(scenario, {"tp2+dsa_cp+o_proj=streamed", "tp2+dsa_cp+sp+o_proj=streamed", "tp2+dsa_cp+owned+o_proj=streamed"});
 
-  const auto model = load(kSample);
+  const auto model = load_test_model(kSample);
   std::vector<std::vector<float>> logits;
   for (const bool refused : {false, true}) {
     EngineOptions options;

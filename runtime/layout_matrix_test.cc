@@ -1,23 +1,14 @@
 // The layout matrix on the sample model: every layout that it takes on 2 ranks, and those of 4 ranks that nest two splits.
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <set>
 
-#include "io/checkpoint.h"
 #include "runtime/layout_compare.h"
 #include "runtime/layout_matrix.h"
+#include "runtime/test_support.h"
 
 namespace weft {
 namespace {
-
-std::shared_ptr<const Model> load(const std::string& path) {
-  auto checkpoint = Checkpoint::open(std::filesystem::path(WEFT_SOURCE_DIR) / "testdata" / path);
-  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  auto model = open_model(std::make_shared<const Checkpoint>(std::move(*checkpoint)), {});
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return std::move(*model);
-}
 
 void expect_all_equal(const std::shared_ptr<const Model>& model, LayoutMatrixOptions options) {
   options.num_threads = 1;
@@ -39,7 +30,7 @@ std::vector<Layout> parse_all(std::initializer_list<const char*> texts) {
 
 // One of each kind; all that there are: weft verify --layouts all (make verify).
 TEST(LayoutMatrix, LayoutsOfTwoRanksGiveTheBitsOfOne) {
-  const auto model = load("sample/austen-v4");
+  const auto model = load_test_model("sample/austen-v4");
   LayoutMatrixOptions options;
   options.layouts = parse_all({"tp2", "tp2+sp+ep2", "pcp2+split=zigzag", "pcp2+split=per_request+ep2", "dp2+ep2", "pp2", "tp2+dsa_cp",
                                "tp2+dsa_cp+sp+o_proj=streamed", "tp2+dsa_cp+owned+ep2"});
@@ -49,7 +40,7 @@ TEST(LayoutMatrix, LayoutsOfTwoRanksGiveTheBitsOfOne) {
 }
 
 TEST(LayoutMatrix, NestedSplitsOfFourRanks) {
-  const auto model = load("sample/austen-v4");
+  const auto model = load_test_model("sample/austen-v4");
   LayoutMatrixOptions options;
   options.layouts = parse_all({"tp2pcp2", "tp2pcp2+sp+split=zigzag+ep4", "dp2tp2+sp+ep4", "pp2tp2+sp"});
   options.dtypes = {DType::kF32};
@@ -58,7 +49,7 @@ TEST(LayoutMatrix, NestedSplitsOfFourRanks) {
 }
 
 TEST(LayoutMatrix, RunnableLayoutsAreTakenAndListedOnce) {
-  const auto model = load("sample/austen-v4");
+  const auto model = load_test_model("sample/austen-v4");
   for (const int ranks : {1, 2, 3, 4}) {
     const std::vector<Layout> layouts = runnable_layouts(*model, ranks);
     std::set<std::string> texts;
@@ -82,7 +73,7 @@ TEST(LayoutMatrix, RunnableLayoutsAreTakenAndListedOnce) {
 }
 
 TEST(LayoutMatrix, LayoutsThatTheModelRefusesAreSkippedWithTheReason) {
-  const auto model = load("sample/austen-v4");
+  const auto model = load_test_model("sample/austen-v4");
   LayoutMatrixOptions options;
   options.layouts = {parse_layout("tp4").value()};
   options.dtypes = {DType::kF32};
@@ -96,7 +87,7 @@ TEST(LayoutMatrix, LayoutsThatTheModelRefusesAreSkippedWithTheReason) {
 
 // The ranks of this layout compute something else: the first value that differs is named, on which rank and in which batch.
 TEST(LayoutMatrix, NamesTheFirstDifference) {
-  const auto model = load("sample/austen-v4");
+  const auto model = load_test_model("sample/austen-v4");
   LayoutMatrixOptions options;
   options.layouts = {parse_layout("tp2").value()};
   options.dtypes = {DType::kBF16};
@@ -120,7 +111,7 @@ TEST(LayoutMatrix, NamesTheFirstDifference) {
 
 // What is saved of a sequence does not show the layout that computed it, and another layout can go on from it.
 TEST(LayoutMatrix, SavedSequencesAreTheSameInEveryLayout) {
-  const auto model = load("sample/austen-v4");
+  const auto model = load_test_model("sample/austen-v4");
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < 90; ++i) tokens.push_back((i * 37 + 11) % 200);
   const auto play = [&](const char* layout, const SavedSequence* from, std::vector<float>& logits) -> Result<SavedSequence> {

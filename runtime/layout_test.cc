@@ -2,32 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <filesystem>
 
-#include "io/checkpoint.h"
 #include "runtime/engine.h"
+#include "runtime/test_support.h"
 
 namespace weft {
 namespace {
-
-std::filesystem::path testdata(const std::string& path) { return std::filesystem::path(WEFT_SOURCE_DIR) / "testdata" / path; }
-
-std::shared_ptr<const Model> load(const std::string& path) {
-  auto checkpoint = Checkpoint::open(testdata(path));
-  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  auto model = open_model(std::make_shared<const Checkpoint>(std::move(*checkpoint)), {});
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return std::move(*model);
-}
-
-std::vector<int32_t> some_tokens(int64_t count, int64_t vocab, uint32_t seed) {
-  std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < count; ++i) {
-    seed = seed * 1664525u + 1013904223u;
-    tokens.push_back(static_cast<int32_t>((seed >> 8) % static_cast<uint32_t>(vocab)));
-  }
-  return tokens;
-}
 
 void keep(std::vector<float>& all, std::span<const float> row) { all.insert(all.end(), row.begin(), row.end()); }
 
@@ -98,7 +78,7 @@ TEST(layouts, give_the_bits_of_one_rank) {
       {"golden/deepseek_v4/official_r", DType::kBF16, {"tp2+sp", "tp2+dsa_cp+ep2"}},
   };
   for (const Case& c : cases) {
-    const auto model = load(c.model);
+    const auto model = load_test_model(c.model);
     const Outcome want = play(model, "tp1", c.dtype);
     ASSERT_TRUE(want.status.ok()) << want.status.message();
     for (const char* layout : c.layouts) {

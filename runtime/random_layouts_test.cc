@@ -2,24 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <filesystem>
 #include <random>
 
-#include "io/checkpoint.h"
 #include "runtime/engine.h"
+#include "runtime/test_support.h"
 
 namespace weft {
 namespace {
 
 constexpr int kSequences = 4;
-
-std::shared_ptr<const Model> load(const std::string& name) {
-  auto checkpoint = Checkpoint::open(std::filesystem::path(WEFT_SOURCE_DIR) / "testdata" / name);
-  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  auto model = open_model(std::make_shared<const Checkpoint>(std::move(*checkpoint)), {});
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return std::move(*model);
-}
 
 struct Outcome {
   Status status;
@@ -80,8 +71,9 @@ Outcome play(const std::shared_ptr<const Model>& model, const Layout& layout, co
 
 TEST(RandomLayouts, GiveTheBitsOfOneRank) {
   std::vector<std::shared_ptr<const Model>> models;
-  for (const char* name : {"f32_pro_like", "official_r", "mtp_f32", "f32_fp8_fp4"}) models.push_back(load(std::string("golden/deepseek_v4/") + name));
-  models.push_back(load("sample/austen-v4"));
+  for (const char* name : {"f32_pro_like", "official_r", "mtp_f32", "f32_fp8_fp4"})
+    models.push_back(load_test_model(std::string("golden/deepseek_v4/") + name));
+  models.push_back(load_test_model("sample/austen-v4"));
   int ran = 0;
   for (uint64_t seed = 0; ran < 15; ++seed) {
     ASSERT_LT(seed, 2000u) << "too few layouts are taken";

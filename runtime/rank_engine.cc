@@ -5,13 +5,13 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/int_math.h"
+
 namespace weft {
 namespace {
 
 constexpr int64_t kDefaultContext = 8192;
 constexpr int64_t kGiB = int64_t{1} << 30;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Graphs are built for powers of two rows: at most one size for each, and at most twice the memory that the rows need.
 int64_t bucket(int64_t rows, int64_t largest) {
@@ -297,7 +297,7 @@ Status RankEngine::step(std::span<const StepRequest> requests, const ValueObserv
 Status RankEngine::draft(std::span<const DraftRequest> requests, DraftFrom from, const ValueObserver* observer) {
   WEFT_CHECK(options_.max_drafts > 0, "no draft layer was asked for");
   const TensorView source = pass_[from == DraftFrom::kTrunk ? 0 : 1].hidden;
-  const std::vector<int64_t> own_row = pass_[from == DraftFrom::kTrunk ? 0 : 1].own_row;
+  const std::vector<int64_t>& own_row = pass_[from == DraftFrom::kTrunk ? 0 : 1].own_row;
   std::vector<Item> items;
   draft_input_.clear();
   for (const DraftRequest& request : requests) {
@@ -474,7 +474,7 @@ Status RankEngine::collect_logits(GraphKind kind, std::span<const Item> items, T
 Status RankEngine::receive(const Running& run, const Pass& pass, const RowSets& rows, std::byte* memory) {
   for (const std::string& name : run.received) {
     Communicator& stages = *ranks_.group_of(MeshAxis::kPp);
-    const TensorView view = run.executor.input(name, pass.batch, rows, memory);
+    const TensorView view = run.executor.held(name, pass.batch, rows, memory);
     WEFT_RETURN_IF_ERROR(stages.recv(name, stages.rank() - 1, contiguous_block(view.data, view.type.bytes())));
   }
   return {};

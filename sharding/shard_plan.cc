@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
+#include "base/int_math.h"
+
 namespace weft {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Prefix sums from 0, one entry more than counts.
 std::vector<int64_t> prefix_sums(const std::vector<int64_t>& counts) {

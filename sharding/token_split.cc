@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "base/int_math.h"
+
 namespace weft {
 namespace {
 
 using Segments = std::vector<Segment>;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Rows [begin, end) of the request whose first row is row0.
 void add(Segments& to, const BatchRequest& request, int64_t row0, RowRange rows) {

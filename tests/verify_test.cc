@@ -1,4 +1,5 @@
 // The bitwise matrix finds what is wrong and names it (all of it on larger models: verify_models_test.cc).
+#include "models/test_support.h"
 #include "runtime/verify.h"
 
 #include <gtest/gtest.h>
@@ -33,42 +34,22 @@ TEST(Verify, SmallModelWithEveryKindOfLayer) {
 }
 
 // A model whose graph is wrong for some step sizes: `from` is replaced by `to` in its text where `applies` says so.
-class FaultyModel : public Model {
+class FaultyModel : public ForwardingModel {
  public:
   FaultyModel(std::shared_ptr<const Model> model, std::string from, std::string to,
               std::function<bool(const StepShape&)> applies)
-      : model_(std::move(model)), from_(std::move(from)), to_(std::move(to)), applies_(std::move(applies)) {}
+      : ForwardingModel(std::move(model)), from_(std::move(from)), to_(std::move(to)), applies_(std::move(applies)) {}
 
-  std::string_view family() const override { return model_->family(); }
-  int64_t vocab_size() const override { return model_->vocab_size(); }
-  int64_t num_layers() const override { return model_->num_layers(); }
-  int64_t max_position_embeddings() const override { return model_->max_position_embeddings(); }
-  std::vector<int32_t> eos_token_ids() const override { return model_->eos_token_ids(); }
-  int64_t bos_token_id() const override { return model_->bos_token_id(); }
-  NumericMode mode(DType dtype, std::optional<bool> act_quant) const override { return model_->mode(dtype, act_quant); }
-  std::vector<CacheSpec> caches(const NumericMode& m, const CacheCapacity& c) const override {
-    return model_->caches(m, c);
-  }
-  std::string hidden_value(int64_t layer) const override { return model_->hidden_value(layer); }
-  std::optional<std::string> selection_value(int64_t layer) const override { return model_->selection_value(layer); }
   Result<Graph> build(const GraphOptions& options) const override {
-    Result<Graph> graph = model_->build(options);
+    Result<Graph> graph = model().build(options);
     if (!graph.ok() || !applies_(options.shape)) return graph;
     std::string text = to_text(*graph);
     const size_t at = text.find(from_);
     EXPECT_NE(at, std::string::npos) << from_;
     return parse_graph(text.replace(at, from_.size(), to_));
   }
-  int64_t num_draft_layers() const override { return model_->num_draft_layers(); }
-  Result<Graph> build_draft(const GraphOptions& options) const override { return model_->build_draft(options); }
-  std::string draft_hidden_value() const override { return model_->draft_hidden_value(); }
-  WeightSplit weight_split(std::string_view name) const override { return model_->weight_split(name); }
-  Status check_layout(const Layout& layout) const override { return model_->check_layout(layout); }
-  ModelSummary summary() const override { return model_->summary(); }
-  Result<TensorView> weight(std::string_view name) const override { return model_->weight(name); }
 
  private:
-  std::shared_ptr<const Model> model_;
   std::string from_, to_;
   std::function<bool(const StepShape&)> applies_;
 };

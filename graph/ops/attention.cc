@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/int_math.h"
 #include "base/numeric.h"
 #include "graph/cache_rows.h"
 #include "kernels/compressor/compressor.h"
@@ -16,7 +17,7 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-int64_t align_up(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t aligned(int64_t bytes) { return align_up(bytes, kAlignment); }
 
 // Hands out aligned pieces of a scratch, the same way for counting (base null) and for using.
 class Carver {
@@ -25,7 +26,7 @@ class Carver {
   template <class T>
   T* take(int64_t count) {
     std::byte* at = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += align_up(count * static_cast<int64_t>(sizeof(T)));
+    used_ += aligned(count * static_cast<int64_t>(sizeof(T)));
     return reinterpret_cast<T*>(at);
   }
   int64_t used() const { return used_; }
@@ -233,8 +234,6 @@ struct IndexScratch {
         kernel(carver.take<std::byte>(kernel_bytes)) {}
 };
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 }  // namespace
 
 Result<ValueTypes> IndexTopK::infer(TypeSpan in) const {
@@ -377,8 +376,8 @@ Work SparseAttention::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const 
   work.bytes_read += in[2].tensor.bytes() + rows * columns * dim * dtype_bits(in[1].dtype()) / 8;  // a token's own row among them
   if (in.size() == 6) work.bytes_read += in[5].tensor.bytes();
   work.flops = 4.0 * static_cast<double>(rows * heads) * static_cast<double>(columns * dim);
-  work.scratch_bytes = env.num_threads * (align_up(columns * static_cast<int64_t>(sizeof(void*))) +
-                                          align_up(sparse_attention_scratch_bytes(heads, dim)));
+  work.scratch_bytes = env.num_threads * (aligned(columns * static_cast<int64_t>(sizeof(void*))) +
+                                          aligned(sparse_attention_scratch_bytes(heads, dim)));
   return work;
 }
 
@@ -388,8 +387,8 @@ Status SparseAttention::run(RunContext& ctx) const {
   const int64_t element = dtype_bits(q.dtype()) / 8, kv_row_bytes = dim * dtype_bits(kv.dtype()) / 8;
   const bool has_picks = ctx.in.size() == 6, local_keys = ctx.row_set != RowSet::kAll && ctx.key_row_set == ctx.row_set;
   const int64_t columns = max_columns(has_picks ? ctx.in[5].shape()[1] : 0);
-  const int64_t list_bytes = align_up(columns * static_cast<int64_t>(sizeof(void*)));
-  const int64_t worker_bytes = list_bytes + align_up(sparse_attention_scratch_bytes(heads, dim));
+  const int64_t list_bytes = aligned(columns * static_cast<int64_t>(sizeof(void*)));
+  const int64_t worker_bytes = list_bytes + aligned(sparse_attention_scratch_bytes(heads, dim));
   const RingRows ring(ctx.in[3]);
   auto* kernel = pick_variant(sparse_attention_variants(), ctx.isa);
   // With few rows the heads are split as well; the bits of a head do not depend on the others.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/int_math.h"
 #include "base/numeric.h"
 #include "comm/bytes.h"
 
@@ -14,9 +15,7 @@ namespace {
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kQuantBlock = 128;
 
-int64_t align_up(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
+int64_t aligned(int64_t bytes) { return align_up(bytes, kAlignment); }
 Placement& on(Placements& placements, MeshAxis axis) { return placements[static_cast<size_t>(axis)]; }
 const Placement& on(const ValueType& type, MeshAxis axis) { return type.placement[static_cast<size_t>(axis)]; }
 
@@ -307,7 +306,7 @@ Work SharedQuantise::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   Work work = streaming_work(in, out);
   const int64_t maxima = in[0].shape()[0] * ceil_div(in[0].shape()[1] * size, kQuantBlock);
   work.bytes_sent = all_reduce_max_bytes(size, maxima);
-  work.scratch_bytes = 2 * align_up(maxima * 4);
+  work.scratch_bytes = 2 * aligned(maxima * 4);
   return work;
 }
 
@@ -323,7 +322,7 @@ Status SharedQuantise::run(RunContext& ctx) const {
     return narrow ? to_float(x.as<bf16>()[i]) : x.as<float>()[i];
   };
   auto* mine = reinterpret_cast<float*>(ctx.scratch.data());
-  auto* maxima = reinterpret_cast<float*>(ctx.scratch.data() + align_up(rows * blocks * 4));
+  auto* maxima = reinterpret_cast<float*>(ctx.scratch.data() + aligned(rows * blocks * 4));
   for (int64_t t = 0; t < rows; ++t) {
     float* row = mine + t * blocks;
     std::fill(row, row + blocks, kMinAbsmax);
@@ -426,8 +425,8 @@ Work ExpertDispatch::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   const int64_t row = row_bytes_of(in[0].tensor) + RouteBytes{top_k}.bytes();
   work.bytes_sent = (size - 1) * 8 + static_cast<int64_t>(remote_ranks(size, experts, top_k) * static_cast<double>(rows * row));
   // Rows for every peer, and the routing of both sides.
-  work.scratch_bytes = align_up(size * rows * row_bytes_of(in[0].tensor)) + align_up(size * rows * RouteBytes{top_k}.bytes()) +
-                       align_up(capacity * RouteBytes{top_k}.bytes());
+  work.scratch_bytes = aligned(size * rows * row_bytes_of(in[0].tensor)) + aligned(size * rows * RouteBytes{top_k}.bytes()) +
+                       aligned(capacity * RouteBytes{top_k}.bytes());
   return work;
 }
 
@@ -443,8 +442,8 @@ Status ExpertDispatch::run(RunContext& ctx) const {
   WEFT_RETURN_IF_ERROR(group.all_to_all(ctx.name, {counts(sent), counts(received)}));
 
   std::byte* rows_out = ctx.scratch.data();
-  std::byte* routes_out = rows_out + align_up(size * (capacity / size) * row);
-  std::byte* routes_in = routes_out + align_up(size * (capacity / size) * route);
+  std::byte* routes_out = rows_out + aligned(size * (capacity / size) * row);
+  std::byte* routes_in = routes_out + aligned(size * (capacity / size) * route);
   std::vector<Blocks> send_rows, send_routes, recv_rows, recv_routes;
   int64_t at = 0, total = 0;
   for (size_t p = 0; p < sent.size(); ++p) {
@@ -510,7 +509,7 @@ Work ExpertCombine::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   const double remote = static_cast<double>(size - 1) / static_cast<double>(size);
   work.bytes_sent = static_cast<int64_t>(remote * static_cast<double>(rows * top_k * slot));
   work.flops = static_cast<double>(rows * top_k * in[0].shape()[2]);
-  work.scratch_bytes = align_up(in[0].shape()[0] * top_k * slot) + align_up(rows * top_k * slot);
+  work.scratch_bytes = aligned(in[0].shape()[0] * top_k * slot) + aligned(rows * top_k * slot);
   return work;
 }
 
@@ -542,7 +541,7 @@ Status ExpertCombine::run(RunContext& ctx) const {
   }
   // Mine come back the way they went: by rank of their expert, ascending row, ascending slot.
   const int64_t rows = expert.shape()[0];
-  std::byte* back = packed + align_up(used * slot);
+  std::byte* back = packed + aligned(used * slot);
   WEFT_CHECK(back + rows * top_k * slot <= ctx.scratch.data() + ctx.scratch.size(), "{}: scratch", ctx.name);
   std::vector<int64_t> first(static_cast<size_t>(size) + 1, 0);
   for (int64_t i = 0; i < rows * top_k; ++i) {

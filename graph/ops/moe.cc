@@ -1,5 +1,6 @@
 #include "graph/ops/moe.h"
 
+#include "base/int_math.h"
 #include "kernels/experts/experts.h"
 #include "kernels/moe_route/moe_route.h"
 
@@ -9,10 +10,10 @@ namespace {
 constexpr int64_t kRowsPerTask = 16;
 constexpr int64_t kAlignment = 64;
 
-int64_t align_up(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t aligned(int64_t bytes) { return align_up(bytes, kAlignment); }
 
 // The kernel's list of matrices lies at the front of the scratch.
-int64_t matrix_list_bytes(int64_t experts) { return align_up(3 * experts * static_cast<int64_t>(sizeof(WeightMatrix))); }
+int64_t matrix_list_bytes(int64_t experts) { return aligned(3 * experts * static_cast<int64_t>(sizeof(WeightMatrix))); }
 
 TensorView slice(const TensorView& stacked, int64_t e) {
   TensorView view;

@@ -174,16 +174,16 @@ class Sharder {
       for (RowSet set = row_set(to_.value(now).type.placement); !contains(set, target); set = row_set(to_.value(now).type.placement)) {
         const MeshAxis axis = last_axis(set);
         if (on(wanted, axis).kind == Placement::Kind::kSharded && on(wanted, axis).dim > 0) break;  // heads_to_rows, below
-        WEFT_ASSIGN_OR_RETURN(now, move(id, now, axis, Placement::replicated(), target, region));
+        WEFT_ASSIGN_OR_RETURN(now, move(id, now, axis, Placement::replicated(), region));
       }
     }
     for (MeshAxis axis : {MeshAxis::kTp, MeshAxis::kPcp}) {
       if (on(wanted, axis) == Placement::sharded(0)) continue;
-      WEFT_ASSIGN_OR_RETURN(now, move(id, now, axis, on(wanted, axis), target, region));
+      WEFT_ASSIGN_OR_RETURN(now, move(id, now, axis, on(wanted, axis), region));
     }
     for (MeshAxis axis : {MeshAxis::kPcp, MeshAxis::kTp}) {
       if (on(wanted, axis) != Placement::sharded(0)) continue;
-      WEFT_ASSIGN_OR_RETURN(now, move(id, now, axis, on(wanted, axis), target, region));
+      WEFT_ASSIGN_OR_RETURN(now, move(id, now, axis, on(wanted, axis), region));
     }
     if (to_.value(now).type.placement != wanted) {
       return invalid_argument(fmt::format("'{}' is {}, which cannot become{}", from_.value(id).name,
@@ -192,7 +192,7 @@ class Sharder {
     return now;
   }
 
-  Result<ValueId> move(ValueId id, ValueId now, MeshAxis axis, const Placement& wanted, RowSet target, const std::string& region) {
+  Result<ValueId> move(ValueId id, ValueId now, MeshAxis axis, const Placement& wanted, const std::string& region) {
     const ValueType type = to_.value(now).type;
     const Placement have = on(type.placement, axis);
     if (have == wanted) return now;
@@ -204,18 +204,18 @@ class Sharder {
       const DType dtype = from_.value(id).type.dtype();
       if (into_rows) return emit(id, now, ReduceScatter{axis, n, dtype, capacity(type, deeper())}, "reduce_scatter", axis, region);
       WEFT_ASSIGN_OR_RETURN(now, emit(id, now, AllReduce{axis, n, dtype}, "all_reduce", axis, region));
-      return move(id, now, axis, wanted, target, region);
+      return move(id, now, axis, wanted, region);
     }
     if (have == Placement::sharded(0) && has_rows(type)) {
       if (wanted == Placement::sharded(1) && type.shape().rank() == 3) {
         return emit(id, now, HeadsToRows{axis, n, capacity(type, parent(set))}, "heads_to_rows", axis, region);
       }
       WEFT_ASSIGN_OR_RETURN(now, emit(id, now, AllGather{axis, n, 0, capacity(type, parent(set))}, "all_gather", axis, region));
-      return move(id, now, axis, wanted, target, region);
+      return move(id, now, axis, wanted, region);
     }
     if (have.kind == Placement::Kind::kSharded) {
       WEFT_ASSIGN_OR_RETURN(now, emit(id, now, AllGather{axis, n, have.dim, type.shape()[0]}, "all_gather", axis, region));
-      return move(id, now, axis, wanted, target, region);
+      return move(id, now, axis, wanted, region);
     }
     if (into_rows && has_rows(type)) {
       return emit(id, now, SliceRows{axis, n, capacity(type, deeper())}, "slice_rows", axis, region, Stream::kCompute);

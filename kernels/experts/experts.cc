@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/int_math.h"
 #include "kernels/experts/experts_internal.h"
 
 // Rows are sorted by expert; experts are taken in ascending order, in batches of so many slots that the scratch stays
@@ -18,7 +19,7 @@ constexpr int64_t kWidestPanel = 32;
 constexpr int64_t kDotColumns = 128;    // columns of a task of dot products: long enough runs of memory
 constexpr int64_t kInlineWork = 96 << 10;  // multiply-adds that are done before other threads would help
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+int64_t aligned(int64_t bytes) { return align_up(bytes, kAlign); }
 
 // Where everything lies in the scratch.
 struct Scratch {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/int_math.h"
 #include "kernels/linear/linear_internal.h"
 
 namespace weft {
@@ -14,7 +15,7 @@ constexpr int64_t kInlineWork = 96 << 10;   // multiply-adds that are done befor
 
 #include "kernels/linear/weight_view-inl.h"
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+int64_t aligned(int64_t bytes) { return align_up(bytes, kAlign); }
 
 int64_t panel_bytes(int64_t k, int64_t k_blocks) {
   return aligned(pack_layout(k, k_blocks).steps() * kWidestPanel * static_cast<int64_t>(sizeof(float)));

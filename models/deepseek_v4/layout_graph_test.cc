@@ -12,6 +12,7 @@
 #include "graph/passes/layer_repetition.h"
 #include "graph/text.h"
 #include "models/layout_graph.h"
+#include "models/test_support.h"
 
 namespace weft {
 namespace {
@@ -260,33 +261,13 @@ TEST(DeepseekV4LayoutGraph, BytesOfEveryCollective) {
 // ---- Layers that repeat
 
 // The model with its equal layers folded.
-class FoldedModel final : public Model {
+class FoldedModel final : public ForwardingModel {
  public:
-  explicit FoldedModel(std::shared_ptr<const Model> model) : model_(std::move(model)) {}
-  std::string_view family() const override { return model_->family(); }
-  int64_t vocab_size() const override { return model_->vocab_size(); }
-  int64_t num_layers() const override { return model_->num_layers(); }
-  int64_t max_position_embeddings() const override { return model_->max_position_embeddings(); }
-  std::vector<int32_t> eos_token_ids() const override { return model_->eos_token_ids(); }
-  int64_t bos_token_id() const override { return model_->bos_token_id(); }
-  NumericMode mode(DType dtype, std::optional<bool> act_quant) const override { return model_->mode(dtype, act_quant); }
-  std::vector<CacheSpec> caches(const NumericMode& mode, const CacheCapacity& capacity) const override { return model_->caches(mode, capacity); }
-  std::string hidden_value(int64_t layer) const override { return model_->hidden_value(layer); }
-  std::optional<std::string> selection_value(int64_t layer) const override { return model_->selection_value(layer); }
+  using ForwardingModel::ForwardingModel;
   Result<Graph> build(const GraphOptions& options) const override {
-    WEFT_ASSIGN_OR_RETURN(const Graph whole, model_->build(options));
+    WEFT_ASSIGN_OR_RETURN(const Graph whole, model().build(options));
     return fold_layers(whole).graph;
   }
-  int64_t num_draft_layers() const override { return model_->num_draft_layers(); }
-  Result<Graph> build_draft(const GraphOptions& options) const override { return model_->build_draft(options); }
-  std::string draft_hidden_value() const override { return model_->draft_hidden_value(); }
-  WeightSplit weight_split(std::string_view value_name) const override { return model_->weight_split(value_name); }
-  Status check_layout(const Layout& layout) const override { return model_->check_layout(layout); }
-  ModelSummary summary() const override { return model_->summary(); }
-  Result<TensorView> weight(std::string_view value_name) const override { return model_->weight(value_name); }
-
- private:
-  std::shared_ptr<const Model> model_;
 };
 
 // Op, attributes, shapes, dtypes, placements, bytes; without names.
