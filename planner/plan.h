@@ -1,0 +1,86 @@
+// A plan: whether a model fits on devices in a layout, where the bytes go, what is sent, and how long steps take.
+//
+// It reads the graphs that the executor runs (planner/step_graph.h) and the memory plan of the executor; nothing here computes a
+// shape or a byte count. No weights are allocated or read.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "planner/cost_model.h"
+#include "planner/memory_ledger.h"
+#include "planner/plan_request.h"
+#include "planner/service.h"
+#include "planner/timeline.h"
+#include "planner/traffic.h"
+
+namespace weft {
+
+// A kind of node in a step: all nodes of the same place in equal layers.
+struct PlanOp {
+  std::string name;    // "attn.wq_a" of a layer, or the value's name outside of layers
+  std::string op;      // "linear"
+  Stream stream = Stream::kCompute;
+  int64_t calls = 0;   // in one step, all layers of the stage
+  OpCost cost;         // sums over all calls
+};
+
+// Time of one kind of step on the slowest rank of a stage.
+struct StagePlan {
+  double seconds = 0, exposed_s = 0;
+  double compute_s = 0, memory_s = 0, network_s = 0, launch_s = 0;  // of all nodes, by binding resource
+  double source_s[3] = {};          // by CostSource
+  double hand_over_s = 0;           // to the next stage
+  std::vector<PlanOp> ops;          // most seconds first
+  std::vector<TrafficLine> traffic;
+  Timeline timeline;                // events only when asked for
+};
+
+struct StepPlan {
+  std::string name;                 // "prefill", "decode", "draft"
+  int64_t rows = 0;                 // of the whole step, all data-parallel groups
+  int64_t requests = 0;
+  int64_t context = 0;              // tokens in the caches at its end, on average
+  int64_t times = 1;                // steps like this one for the whole batch (prefill chunks)
+  double seconds = 0;               // through all stages, micro-batches included
+  double bubble = 0;                // pipeline: share of time in which a stage waits
+  std::vector<StagePlan> stages;
+};
+
+struct Plan {
+  PlanRequest request;
+  bool fits = false;
+  int64_t capacity_bytes = 0;       // of one device, before the reserve; 0: the profile does not say
+  std::vector<RankLedger> ledger;   // by pipeline stage
+  int worst_stage = 0;
+  int64_t ranks = 1, devices = 1;
+  int64_t max_batch = 0;            // most requests that fit at this context; 0: none
+
+  std::vector<StepPlan> prefill;    // chunks that were costed, first to last (times: how many each stands for)
+  StepPlan decode;                  // at the mean context of the answers
+  StepPlan draft;                   // all draft passes of one decode step; rows 0: none
+  double prefill_all_s = 0;         // of the whole batch
+  bool has_times = false;           // false: the profile lacks figures (why_no_times)
+  std::string why_no_times;
+  double tokens_per_step = 1;
+  ServiceResult service;
+
+  std::vector<std::string> unverified;  // device and engine figures that this plan rests on and nobody verified
+  std::vector<std::string> notes;
+  double planning_s = 0;
+
+  int64_t needed_bytes() const { return ledger[static_cast<size_t>(worst_stage)].total() * request.local_ranks; }
+};
+
+struct PlanOptions {
+  bool times = true;           // false: memory alone
+  bool ops = true;             // op tables
+  bool timeline = false;       // events of the schedule
+  bool max_batch = true;
+};
+
+// Errors: the request (check_request), the model's contract for the layout, figures that are missing. A plan that does not fit is
+// no error.
+Result<Plan> make_plan(const PlanRequest& request, const PlanOptions& options = {});
+
+}  // namespace weft

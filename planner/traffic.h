@@ -1,0 +1,28 @@
+// What a rank sends in one step, per collective and group.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "planner/step_graph.h"
+
+namespace weft {
+
+struct TrafficLine {
+  std::string op;           // "all_reduce", ..., "send" (hand-over between stages), "broadcast" (logits)
+  MeshAxis axis = MeshAxis::kTp;
+  int64_t group_size = 1;
+  int64_t calls = 0;        // of one rank in one step
+  int64_t bytes_sent = 0;   // of one rank in one step
+  bool expected = false;    // depends on which experts are picked: an expectation under the routing that was asked for
+  bool operator==(const TrafficLine&) const = default;
+};
+
+// Of the graph alone, by op and axis in order of first use.
+std::vector<TrafficLine> traffic_of(const StepGraph& step, const WorkEnv& env);
+// What the runtime sends besides: values between stages, and the logits that every rank gets.
+std::vector<TrafficLine> engine_traffic(const StepGraph& step, const Layout& layout, int64_t rows, int64_t logit_rows, int64_t vocab_size);
+
+int64_t total_sent(const std::vector<TrafficLine>& lines);
+
+}  // namespace weft
