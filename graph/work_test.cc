@@ -33,6 +33,7 @@ struct Case {
   std::vector<std::vector<int32_t>> pages;  // batch.pages
   // Fills bytes [begin, begin + count) of an input with other valid contents; none: numbers.
   std::function<void(HostTensor&, size_t input, int64_t begin, int64_t count, uint64_t seed)> refill;
+  bool at_the_end = false;    // every row is the last one of a longest context: what work() assumes without segments
   std::vector<int64_t> unit;  // bytes that are looked at together, by input; 0 or missing: a row
 };
 
@@ -161,6 +162,7 @@ struct Counter {
 struct CountFlops {
   const std::vector<ValueType>& in;
   const std::vector<ValueType>& out;
+  const StepBatch& batch;
   Counter n;
 
   int64_t dim(size_t input, int d) const { return in[input].shape()[d]; }
@@ -223,13 +225,26 @@ struct CountFlops {
       }
     }
   }
+  // f(position) for every row.
+  template <class F>
+  void each_row(F f) const {
+    for (const Segment& segment : batch.segments) {
+      for (int64_t j = 0; j < segment.len; ++j) f(segment.first_position() + j);
+    }
+  }
   void operator()(const IndexTopK& op) {
-    const int64_t entries = op.max_context / op.ratio;
-    for (int64_t i = 0; i < dim(0, 0) * entries * dim(0, 1); ++i) n.multiply_add(dim(0, 2));
+    each_row([&](int64_t position) {
+      const int64_t entries = (position + 1) / op.ratio;
+      if (entries <= op.top_k) return;  // all are picked, none is scored
+      for (int64_t i = 0; i < entries * dim(0, 1); ++i) n.multiply_add(dim(0, 2));
+    });
   }
   void operator()(const SparseAttention& op) {
-    const int64_t picks = in.size() == 6 ? dim(5, 1) : op.ratio > 0 ? op.max_context / op.ratio : 0;
-    for (int64_t i = 0; i < dim(0, 0) * dim(0, 1) * (op.window + picks); ++i) n.multiply_add(2 * dim(0, 2));
+    each_row([&](int64_t position) {
+      int64_t keys = std::min(position + 1, op.window);
+      if (op.ratio > 0) keys += std::min((position + 1) / op.ratio, in.size() == 6 ? dim(5, 1) : position);
+      for (int64_t i = 0; i < dim(0, 1) * keys; ++i) n.multiply_add(2 * dim(0, 2));
+    });
   }
 };
 
@@ -272,6 +287,7 @@ void one_request(Case& c, int64_t tokens) {
 
 // A request per row, each at the last position of a context of `context` tokens, with pages of its own.
 void full_requests(Case& c, int64_t tokens, int64_t context, int64_t pages_each) {
+  c.at_the_end = true;
   for (int64_t t = 0; t < tokens; ++t) {
     c.batch.segments.push_back({static_cast<int32_t>(t), t, 1, context});
     c.batch.tokens.push_back(static_cast<int32_t>(t));
@@ -279,6 +295,17 @@ void full_requests(Case& c, int64_t tokens, int64_t context, int64_t pages_each)
     auto& pages = c.pages.emplace_back();
     for (int64_t p = 0; p < pages_each; ++p) pages.push_back(static_cast<int32_t>(t * pages_each + p));
   }
+}
+
+// One request of `tokens` rows after `before` positions: rows see in part what others see.
+void later_rows(Case& c, int64_t before, int64_t tokens, int64_t pages) {
+  c.batch.segments = {{0, 0, tokens, before + tokens}};
+  for (int64_t t = 0; t < tokens; ++t) {
+    c.batch.tokens.push_back(static_cast<int32_t>(t));
+    c.batch.positions.push_back(static_cast<int32_t>(before + t));
+  }
+  auto& list = c.pages.emplace_back();
+  for (int64_t p = 0; p < pages; ++p) list.push_back(static_cast<int32_t>(p));
 }
 
 ValueType tokens_type(DType dtype, Shape shape) { return {{dtype, shape}, Rows::kTokens}; }
@@ -430,6 +457,19 @@ std::vector<Case> cache_cases() {
                       {q, tokens_type(a, {kTokens, kHeads}), entries});
     full_requests(index, kTokens, kContext, kPagesEach);
     for (int64_t i = 0; i < kTokens * kHeads; ++i) index.in[1].set(i, 1);  // no head that only takes away
+
+    // The first row's window is not full yet at 1; at 9 one row sees kTopK entries, the others more.
+    for (const int64_t before : {int64_t{1}, int64_t{9}}) {
+      later_rows(add("rows of one request, window only", SparseAttention{kWindow, 0, 0.5, 0}, {q, row, sink, ring}), before,
+                 kTokens, 0);
+      later_rows(add("rows of one request, window and all entries", SparseAttention{kWindow, kRatio, 0.5, kContext},
+                     {q, row, sink, ring, entries}),
+                 before, kTokens, kPagesEach);
+      Case& rows = add("index over rows of one request", IndexTopK{kRatio, kTopK, 0.5, kContext},
+                       {q, tokens_type(a, {kTokens, kHeads}), entries});
+      later_rows(rows, before, kTokens, kPagesEach);
+      for (int64_t i = 0; i < kTokens * kHeads; ++i) rows.in[1].set(i, 1);
+    }
     for (const bool overlap : {false, true}) {
       constexpr int64_t kPrompt = 8;
       const int64_t width = overlap ? 2 * kDim : kDim;
@@ -457,13 +497,17 @@ void expect_work(Case& c) {
   SCOPED_TRACE(fmt::format("{} {}:{}", op_name(c.op), c.what, inputs));
   const auto out = std::visit([&](const auto& o) { return o.infer(types); }, c.op);
   ASSERT_TRUE(out.ok()) << out.status().message();
-  const Work work = std::visit([&](const auto& o) { return o.work(types, *out, {1}); }, c.op);
+  const WorkEnv env{.num_threads = 1, .segments = c.batch.segments};
+  const Work work = std::visit([&](const auto& o) { return o.work(types, *out, env); }, c.op);
+  if (c.at_the_end) {
+    EXPECT_EQ(work, std::visit([&](const auto& o) { return o.work(types, *out, {1}); }, c.op));
+  }
   ThreadPool pool(1);
   const Traffic traffic = measure(c, pool);
-  EXPECT_EQ(work.bytes_read, traffic.read) << "read by input:" << traffic.by_input;
+  EXPECT_EQ(work.bytes_read - work.bytes_repeated, traffic.read) << "read by input:" << traffic.by_input;
   EXPECT_EQ(work.bytes_written, traffic.written);
   EXPECT_EQ(work.bytes_sent, 0);
-  CountFlops count{types, *out, {}};
+  CountFlops count{types, *out, c.batch, {}};
   std::visit(
       [&]<class T>(const T& op) {
         if constexpr (Counted<T>) count(op);

@@ -7,6 +7,7 @@
 #include "base/int_math.h"
 #include "base/numeric.h"
 #include "graph/cache_rows.h"
+#include "graph/context_sums.h"
 #include "kernels/compressor/compressor.h"
 #include "kernels/index_topk/index_topk.h"
 #include "kernels/rms_norm/rms_norm.h"
@@ -130,10 +131,21 @@ Result<ValueTypes> Compressor::infer(TypeSpan in) const {
 
 Work Compressor::work(TypeSpan in, TypeSpan, const WorkEnv& env) const {
   const int64_t rows = in[0].shape()[0], w = in[0].shape()[1], d = in[2].shape()[0];
+  int64_t groups = rows / ratio, earlier = 0;  // groups that end in the step, and rows of earlier steps that they need
+  if (!env.segments.empty()) {
+    groups = 0;
+    for (const Segment& s : env.segments) {
+      const int64_t first_group = s.first_position() / ratio, num_groups = s.kv_end / ratio - first_group;
+      if (num_groups == 0) continue;
+      groups += num_groups;
+      earlier += s.first_position() - std::max<int64_t>(0, (first_group - (w == d ? 0 : 1)) * ratio);
+    }
+  }
   Work work;
-  work.bytes_read = 2 * in[0].tensor.bytes() + in[2].tensor.bytes();
-  work.bytes_written = 2 * in[0].tensor.bytes() + rows / ratio * d * dtype_bits(in[4].dtype()) / 8;
-  work.flops = 4.0 * static_cast<double>(rows / ratio * ratio * w);
+  work.bytes_stored = earlier * 2 * w * dtype_bits(in[3].dtype()) / 8;
+  work.bytes_read = 2 * in[0].tensor.bytes() + in[2].tensor.bytes() + work.bytes_stored;
+  work.bytes_written = 2 * in[0].tensor.bytes() + groups * d * dtype_bits(in[4].dtype()) / 8;
+  work.flops = 4.0 * static_cast<double>(groups * ratio * w);
   work.scratch_bytes = env.num_threads * compressor_scratch_bytes(w / d * ratio, d, rope.rotary_dims);
   return work;
 }
@@ -255,9 +267,23 @@ Result<ValueTypes> IndexTopK::infer(TypeSpan in) const {
 Work IndexTopK::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
   const int64_t rows = in[0].shape()[0], heads = in[0].shape()[1], dim = in[0].shape()[2];
   const int64_t entries = max_context / ratio, key_bytes = dim * dtype_bits(in[2].dtype()) / 8;
-  Work work = streaming_work(in.first(2), out);
-  work.bytes_read += rows * entries * key_bytes;
-  work.flops = 2.0 * static_cast<double>(rows * entries) * static_cast<double>(heads * dim);
+  // Rows that see no more than they may pick score nothing.
+  ContextSums scored = entry_sums_above(env.segments, ratio, top_k);
+  if (env.segments.empty() && entries > top_k) scored = {rows * entries, rows * entries, rows};
+  const int64_t row_bytes = rows == 0 ? 0 : (in[0].tensor.bytes() + in[1].tensor.bytes()) / rows;
+  Work work;
+  work.bytes_stored = scored.seen * key_bytes;
+  work.bytes_read = scored.rows * row_bytes + work.bytes_stored;
+  work.bytes_repeated = (scored.seen - scored.distinct) * key_bytes;
+  work.bytes_written = out[0].tensor.bytes();
+  work.flops = 2.0 * static_cast<double>(scored.seen) * static_cast<double>(heads * dim);
+  work.rows = static_cast<double>(scored.rows);
+  work.columns = scored.rows == 0 ? 0 : static_cast<double>(scored.seen) / static_cast<double>(scored.rows);
+  work.depth = static_cast<double>(dim);
+  work.count = static_cast<double>(heads);
+  work.unit = WorkUnit::kMatrix;
+  work.weight = in[2].dtype();
+  work.activation = in[0].dtype();
   Carver carver(nullptr);
   IndexScratch scratch(carver, entries, ceil_div(entries, in[2].shape()[1]), heads,
                        env.num_threads * index_scores_scratch_bytes(heads, dim));
@@ -372,10 +398,30 @@ Result<ValueTypes> SparseAttention::infer(TypeSpan in) const {
 Work SparseAttention::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
   const int64_t rows = in[0].shape()[0], heads = in[0].shape()[1], dim = in[0].shape()[2];
   const int64_t columns = max_columns(in.size() == 6 ? in[5].shape()[1] : 0);
+  ContextSums keys{rows * columns, rows * columns, rows};  // a token's own row among them
+  if (!env.segments.empty()) {
+    keys = window_sums(env.segments, window);
+    if (ratio > 0) {
+      const ContextSums entries =
+          entry_sums(env.segments, ratio, in.size() == 6 ? in[5].shape()[1] : std::numeric_limits<int64_t>::max() / ratio);
+      keys.seen += entries.seen;
+      keys.distinct += entries.distinct;
+    }
+  }
+  const int64_t key_bytes = dim * dtype_bits(in[1].dtype()) / 8;
   Work work = streaming_work(in.first(1), out);
-  work.bytes_read += in[2].tensor.bytes() + rows * columns * dim * dtype_bits(in[1].dtype()) / 8;  // a token's own row among them
+  work.bytes_stored = keys.seen * key_bytes;
+  work.bytes_repeated = (keys.seen - keys.distinct) * key_bytes;
+  work.bytes_read += in[2].tensor.bytes() + work.bytes_stored;
   if (in.size() == 6) work.bytes_read += in[5].tensor.bytes();
-  work.flops = 4.0 * static_cast<double>(rows * heads) * static_cast<double>(columns * dim);
+  work.flops = 4.0 * static_cast<double>(keys.seen * heads) * static_cast<double>(dim);
+  work.rows = static_cast<double>(keys.rows);
+  work.columns = keys.rows == 0 ? 0 : static_cast<double>(keys.seen) / static_cast<double>(keys.rows);
+  work.depth = static_cast<double>(dim);
+  work.count = static_cast<double>(heads);
+  work.unit = WorkUnit::kMatrix;
+  work.weight = in[1].dtype();
+  work.activation = in[0].dtype();
   work.scratch_bytes = env.num_threads * (aligned(columns * static_cast<int64_t>(sizeof(void*))) +
                                           aligned(sparse_attention_scratch_bytes(heads, dim)));
   return work;

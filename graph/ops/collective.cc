@@ -78,6 +78,14 @@ const RowSplit& split_of(const RunContext& ctx, RowSet set) {
   return ctx.row_sets->of(ctx.rows, set);
 }
 
+// How an op between ranks travels.
+void travels(Work& work, CommPattern pattern, MeshAxis axis, int64_t size, int64_t calls = 1) {
+  work.pattern = pattern;
+  work.axis = axis;
+  work.group_size = size;
+  work.calls = calls;
+}
+
 ValueType with_capacity(const ValueType& in, int64_t capacity) {
   ValueType type = in;
   type.tensor.shape[0] = capacity;
@@ -100,6 +108,7 @@ Result<std::vector<Placements>> AllReduce::placements(TypeSpan in) const {
 Work AllReduce::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   Work work = streaming_work(in, out);
   work.bytes_sent = all_reduce_bytes(size, in[0].shape()[0], width_of(in[0].tensor), dtype_bits(dtype) / 8);
+  travels(work, CommPattern::kAllReduce, axis, size);
   work.flops = static_cast<double>((size - 1) * in[0].shape().num_elements()) / static_cast<double>(size);
   return work;
 }
@@ -124,6 +133,7 @@ Result<std::vector<Placements>> ReduceScatter::placements(TypeSpan in) const {
 Work ReduceScatter::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   Work work = streaming_work(in, out);
   work.bytes_sent = reduce_scatter_bytes(size, in[0].shape()[0], width_of(in[0].tensor));
+  travels(work, CommPattern::kReduceScatter, axis, size);
   work.flops = static_cast<double>((size - 1) * out[0].shape().num_elements());
   work.scratch_bytes = in[0].tensor.bytes();  // rows that are not consecutive, put in order
   return work;
@@ -173,6 +183,7 @@ Result<std::vector<Placements>> AllGather::placements(TypeSpan in) const {
 
 Work AllGather::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   Work work = streaming_work(in, out);
+  travels(work, CommPattern::kAllGather, axis, size);
   const int64_t row = row_bytes_of(in[0].tensor);
   if (dim == 0) {
     work.bytes_sent = all_gather_bytes(size, capacity, row);
@@ -263,6 +274,7 @@ Result<std::vector<Placements>> HeadsToRows::placements(TypeSpan in) const {
 Work HeadsToRows::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   Work work = streaming_work(in, out);
   work.bytes_sent = all_to_all_bytes(size, in[0].tensor.bytes() / size);
+  travels(work, CommPattern::kAllToAll, axis, size);
   work.scratch_bytes = out[0].tensor.bytes();  // rows before they are put in order
   return work;
 }
@@ -306,6 +318,7 @@ Work SharedQuantise::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   Work work = streaming_work(in, out);
   const int64_t maxima = in[0].shape()[0] * ceil_div(in[0].shape()[1] * size, kQuantBlock);
   work.bytes_sent = all_reduce_max_bytes(size, maxima);
+  travels(work, CommPattern::kAllGather, axis, size);  // of the maxima
   work.scratch_bytes = 2 * aligned(maxima * 4);
   return work;
 }
@@ -424,6 +437,7 @@ Work ExpertDispatch::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   const int64_t top_k = in[1].shape()[1], rows = in[0].shape()[0];
   const int64_t row = row_bytes_of(in[0].tensor) + RouteBytes{top_k}.bytes();
   work.bytes_sent = (size - 1) * 8 + static_cast<int64_t>(remote_ranks(size, experts, top_k) * static_cast<double>(rows * row));
+  travels(work, CommPattern::kAllToAll, axis, size, 3);  // counts, routes, rows
   // Rows for every peer, and the routing of both sides.
   work.scratch_bytes = aligned(size * rows * row_bytes_of(in[0].tensor)) + aligned(size * rows * RouteBytes{top_k}.bytes()) +
                        aligned(capacity * RouteBytes{top_k}.bytes());
@@ -508,6 +522,7 @@ Work ExpertCombine::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   const int64_t top_k = in[3].shape()[1], rows = in[3].shape()[0], slot = in[0].shape()[2] * dtype_bits(dtype) / 8;
   const double remote = static_cast<double>(size - 1) / static_cast<double>(size);
   work.bytes_sent = static_cast<int64_t>(remote * static_cast<double>(rows * top_k * slot));
+  travels(work, CommPattern::kAllToAll, axis, size);
   work.flops = static_cast<double>(rows * top_k * in[0].shape()[2]);
   work.scratch_bytes = aligned(in[0].shape()[0] * top_k * slot) + aligned(rows * top_k * slot);
   return work;

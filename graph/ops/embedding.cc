@@ -27,7 +27,8 @@ Result<ValueTypes> Embedding::infer(TypeSpan in) const {
 Work Embedding::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   Work work;
   const int64_t row = in[1].tensor.bytes() / in[1].shape()[0];
-  work.bytes_read = in[0].tensor.bytes() + in[0].shape()[0] * row;
+  work.bytes_stored = in[0].shape()[0] * row;
+  work.bytes_read = in[0].tensor.bytes() + work.bytes_stored;
   work.bytes_written = out[0].tensor.bytes();
   return work;
 }

@@ -43,6 +43,7 @@ Status run_pre(RunContext& ctx, int64_t iterations, double rms_eps, double hc_ep
 Work pre_work(TypeSpan in, TypeSpan out) {
   Work work = streaming_work(in, out);
   const double rows = static_cast<double>(in[0].shape()[0]);
+  work.bytes_stored = in[1].tensor.bytes();
   work.flops = rows * (2.0 * static_cast<double>(in[1].shape().num_elements()) + 4.0 * static_cast<double>(in[1].shape()[1]));
   return work;
 }

@@ -9,6 +9,15 @@ int64_t canonical_blocks(int64_t k) {
   return blocks;
 }
 
+DType quantised_dtype(ActQuant act_quant, DType dtype) {
+  switch (act_quant) {
+    case ActQuant::kNone: return dtype;
+    case ActQuant::kFp8Block128: return DType::kF8E4M3;
+    case ActQuant::kInt8PerRow: return DType::kI8;
+  }
+  return dtype;
+}
+
 WeightMatrix weight_matrix(const TensorView& w, const TensorView* scale, int64_t scale_rows, int64_t scale_cols) {
   WeightMatrix m;
   m.dtype = w.dtype();
@@ -114,6 +123,14 @@ Work Linear::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
   const int64_t n = in[1].shape()[0], k = in[1].shape()[1];
   const XMatrix x = x_matrix(in[0].shape(), groups * k);
   work.flops = 2.0 * static_cast<double>(x.rows) * static_cast<double>(n) * static_cast<double>(k);
+  for (size_t i = 1; i < in.size(); ++i) work.bytes_stored += in[i].tensor.bytes();
+  work.rows = static_cast<double>(x.rows);
+  work.columns = static_cast<double>(n) / static_cast<double>(groups);
+  work.depth = static_cast<double>(k);
+  work.count = static_cast<double>(groups);
+  work.unit = WorkUnit::kMatrix;
+  work.weight = in[1].dtype();
+  work.activation = quantised_dtype(act_quant, in[0].dtype());
   work.scratch_bytes = linear_scratch_bytes(x.rows, x.cols, n, groups, in[1].dtype(), env.num_threads);
   return work;
 }

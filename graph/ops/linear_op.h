@@ -48,6 +48,9 @@ struct Linear {
 // of 4 (design: numerics).
 int64_t canonical_blocks(int64_t k);
 
+// What activations of `dtype` are after `act_quant`, for a machine that multiplies them so.
+DType quantised_dtype(ActQuant act_quant, DType dtype);
+
 // The stored weight `w` and its scale as the kernels want them.
 WeightMatrix weight_matrix(const TensorView& w, const TensorView* scale, int64_t scale_rows, int64_t scale_cols);
 

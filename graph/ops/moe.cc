@@ -1,5 +1,7 @@
 #include "graph/ops/moe.h"
 
+#include <cmath>
+
 #include "base/int_math.h"
 #include "kernels/experts/experts.h"
 #include "kernels/moe_route/moe_route.h"
@@ -59,7 +61,8 @@ Result<ValueTypes> MoeRoute::infer(TypeSpan in) const {
 Work MoeRoute::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   if (by == RouteBy::kScore) return streaming_work(in, out);
   Work work = streaming_work({&in[0], 1}, out);
-  work.bytes_read += in[2].tensor.bytes() + in[0].shape()[0] * in[1].tensor.bytes() / in[1].shape()[0];  // a table row a token
+  work.bytes_stored = in[0].shape()[0] * in[1].tensor.bytes() / in[1].shape()[0];  // a table row a token
+  work.bytes_read += in[2].tensor.bytes() + work.bytes_stored;
   return work;
 }
 
@@ -141,13 +144,28 @@ Result<ValueTypes> Experts::infer(TypeSpan in) const {
 }
 
 Work Experts::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
+  WorkEnv alone = env;
+  alone.routing.expert_ranks = 1;
+  return work_of_rank(in, out, alone);
+}
+
+Work Experts::work_of_rank(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
   const int64_t rows = in[0].shape()[0], hidden = in[0].shape()[1], experts = in[3].shape()[0], inner = in[3].shape()[1];
   const int64_t top_k = in[1].shape()[1];
   Work work = streaming_work(in.first(3), out);
-  // Distinct experts that the rows touch: at most rows * top_k of them.
-  const int64_t touched = std::min(experts, rows * top_k);
-  for (size_t i = 3; i < in.size(); ++i) work.bytes_read += in[i].tensor.bytes() / experts * touched;
-  work.flops = 6.0 * static_cast<double>(rows * top_k) * static_cast<double>(hidden) * static_cast<double>(inner);
+  const ExpertLoad load = expert_load(env.routing, rows, top_k, experts);
+  for (size_t i = 3; i < in.size(); ++i) {
+    work.bytes_stored += std::llround(static_cast<double>(in[i].tensor.bytes() / experts) * load.experts_hit);
+  }
+  work.bytes_read += work.bytes_stored;
+  work.flops = 6.0 * load.picks * static_cast<double>(hidden) * static_cast<double>(inner);
+  work.rows = load.experts_hit > 0 ? load.picks / load.experts_hit : 0;
+  work.columns = static_cast<double>(inner);
+  work.depth = static_cast<double>(hidden);
+  work.count = load.experts_hit;
+  work.unit = WorkUnit::kMatrix;
+  work.weight = in[3].dtype();
+  work.activation = quantised_dtype(act_quant, in[0].dtype());
   work.scratch_bytes = matrix_list_bytes(experts) + experts_scratch_bytes(rows, hidden, inner, top_k, experts,
                                                                           in[3].dtype(), env.num_threads);
   return work;
@@ -194,7 +212,9 @@ Result<ValueTypes> ExpertSlots::infer(TypeSpan in) const {
   return ValueTypes{{{DType::kF32, {y[0], in[1].shape()[1], y[1]}}, in[0].rows}};
 }
 
-Work ExpertSlots::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const { return experts.work(in, out, env); }
+Work ExpertSlots::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
+  return experts.work_of_rank(in, out, env);
+}
 
 Status ExpertSlots::run(RunContext& ctx) const { return experts.run(ctx, true); }
 

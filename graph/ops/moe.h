@@ -72,6 +72,8 @@ struct Experts {
   }
   Result<ValueTypes> infer(TypeSpan in) const;
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  // Of a rank that has its share of env.routing's experts, and rows of all ranks.
+  Work work_of_rank(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
   ShardRule shard_rule(TypeSpan in) const {
     return {{"td", "tk", "tk", "eid", "eid", "edi", "exy", "exy", "exy"}, {"td"}, "t", ""};
   }

@@ -1,0 +1,73 @@
+// Time of a node on a device: what its op says of its work (graph/work.h), and what the profile says of the device.
+//
+//   t = max(matrix, vector, memory) / efficiency + launch     for an op that is one kernel (fused)
+//   t = collective_cost + launch                               for an op between ranks
+// The efficiency is that of the op's own table where the profile has one (measured, interpolated), else that of its class.
+// planner.md 2.
+#pragma once
+
+#include <array>
+
+#include "graph/graph.h"
+#include "graph/row_sets.h"
+#include "planner/collective_cost.h"
+#include "planner/device_profile.h"
+
+namespace weft {
+
+// Where the time goes.
+enum class Bound { kMatrix, kVector, kMemory, kNetwork, kLaunch };
+std::string_view bound_name(Bound bound);  // "matrix", "vector", "memory", "network", "launch"
+
+// Where a figure comes from, best first.
+enum class CostSource { kMeasured, kInterpolated, kRoofline };
+std::string_view cost_source_name(CostSource source);  // "measured", "interpolated", "roofline"
+
+struct OpCost {
+  double seconds = 0;
+  // Shares that add up to `seconds`: the binding resource has all but launch (and of a collective its latency).
+  double compute_s = 0, memory_s = 0, network_s = 0, launch_s = 0;
+  // What each resource alone would take, at the efficiency of the op.
+  double matrix_term_s = 0, vector_term_s = 0, memory_term_s = 0;
+  Bound bound = Bound::kLaunch;
+  CostSource source = CostSource::kRoofline;
+  bool unverified = false;  // rests on a figure that nobody verified
+  double flops = 0, bytes = 0, bytes_sent = 0;
+};
+
+enum class LaunchMode { kEager, kGraph };
+
+// What the cost of one rank's nodes depends on besides the graph.
+struct CostEnv {
+  int threads = 1;                    // CPUs: of one rank
+  int local_ranks = 1;                // CPUs: ranks on this device that work at the same time
+  LaunchMode launch = LaunchMode::kGraph;
+  Routing routing;                    // how rows pick experts
+  const StepBatch* batch = nullptr;   // null: every row at the end of the longest context
+  const RowSets* row_sets = nullptr;  // of the rank; may be null where no value is split over rows
+  std::array<GroupShape, kNumMeshAxes> groups;  // by axis
+  // Bytes that the step touches on this device (weights, caches, arena; all local ranks): what fits the cache stays there from
+  // step to step. 0: nothing stays.
+  double working_set_bytes = 0;
+};
+
+class CostModel {
+ public:
+  // Fails, naming the figures, where the profile lacks what every time needs.
+  static Result<CostModel> create(DeviceProfile device);
+
+  const DeviceProfile& device() const { return device_; }
+
+  Result<OpCost> cost(const Op& op, TypeSpan in, TypeSpan out, const CostEnv& env) const;
+  Result<OpCost> cost(const Graph& graph, const Node& node, const CostEnv& env) const;
+
+  // A message between two ranks that are no op: the hand-over between pipeline stages, a cache that moves from P to D.
+  Result<CollectiveCost> transfer(int from, int to, double bytes, int local_ranks = 1) const;
+
+ private:
+  explicit CostModel(DeviceProfile device) : device_(std::move(device)) {}
+
+  DeviceProfile device_;
+};
+
+}  // namespace weft
