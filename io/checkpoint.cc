@@ -73,6 +73,17 @@ void Checkpoint::add_file(std::shared_ptr<const SafetensorsFile> file) {
   contents_ = Contents::kTensors;
 }
 
+Status Checkpoint::read_config(const std::filesystem::path& file) {
+  dir_ = file.parent_path();
+  config_path_ = file;
+  WEFT_ASSIGN_OR_RETURN(config_, read_json_file(file));
+  const std::filesystem::path description = dir_ / QuantDescription::kFileName;
+  if (file.filename() == kConfigName && std::filesystem::exists(description)) {
+    WEFT_ASSIGN_OR_RETURN(quant_description_, read_quant_description(description));
+  }
+  return {};
+}
+
 Status Checkpoint::open_index(const std::filesystem::path& path, Need need) {
   WEFT_ASSIGN_OR_RETURN(Json parsed, read_json_file(path));
   WEFT_RETURN_IF_ERROR(check_index(parsed, path.string()));
@@ -121,9 +132,7 @@ Result<Checkpoint> Checkpoint::open_folder(const std::filesystem::path& dir, Nee
     return invalid_argument(fmt::format("{}: not a folder with a model", dir.string()));
   }
   Checkpoint checkpoint;
-  checkpoint.dir_ = dir;
-  checkpoint.config_path_ = dir / kConfigName;
-  WEFT_ASSIGN_OR_RETURN(checkpoint.config_, read_json_file(checkpoint.config_path_));
+  WEFT_RETURN_IF_ERROR(checkpoint.read_config(dir / kConfigName));
   if (std::filesystem::exists(dir / kIndexName)) {
     WEFT_RETURN_IF_ERROR(checkpoint.open_index(dir / kIndexName, need));
   } else if (std::filesystem::exists(dir / kSingleName)) {
@@ -144,9 +153,7 @@ Result<Checkpoint> Checkpoint::open_headers_only(const std::filesystem::path& di
 
 Result<Checkpoint> Checkpoint::open_config(const std::filesystem::path& file) {
   Checkpoint checkpoint;
-  checkpoint.dir_ = file.parent_path();
-  checkpoint.config_path_ = file;
-  WEFT_ASSIGN_OR_RETURN(checkpoint.config_, read_json_file(file));
+  WEFT_RETURN_IF_ERROR(checkpoint.read_config(file));
   return checkpoint;
 }
 

@@ -1,5 +1,5 @@
 // A model folder: config.json and the tensors of model.safetensors, or of the shards that
-// model.safetensors.index.json names.
+// model.safetensors.index.json names; quant_model_description.json, if it is there.
 //
 // Errors: neither of both files; a shard missing; a tensor of the index that its shard lacks, or the reverse; a shard
 // name with a path in it; model.safetensors beside an index that does not name it.
@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "io/json.h"
+#include "io/quant_description.h"
 #include "io/safetensors.h"
 
 namespace weft {
@@ -46,6 +47,8 @@ class Checkpoint {
   const std::filesystem::path& dir() const { return dir_; }
   const Json& config() const { return config_; }
   std::string config_name() const { return config_path_.string(); }
+  // Of quant_model_description.json beside config.json, where there is one.
+  const std::optional<QuantDescription>& quant_description() const { return quant_description_; }
   Contents contents() const { return contents_; }
 
   std::span<const std::string_view> names() const { return names_; }  // empty for kConfigOnly
@@ -62,12 +65,14 @@ class Checkpoint {
   Checkpoint() = default;
   enum class Need { kTensors, kWhatIsThere };
   static Result<Checkpoint> open_folder(const std::filesystem::path& dir, Need need);
+  Status read_config(const std::filesystem::path& file);
   Status open_index(const std::filesystem::path& path, Need need);
   void add_name(std::string_view name);
   void add_file(std::shared_ptr<const SafetensorsFile> file);
 
   std::filesystem::path dir_, config_path_;
   Json config_;
+  std::optional<QuantDescription> quant_description_;
   Contents contents_ = Contents::kConfigOnly;
   std::vector<std::shared_ptr<const SafetensorsFile>> files_;
   std::shared_ptr<const Json> index_;  // owns the names of kNames

@@ -102,6 +102,14 @@ double JsonFields::number_or(std::string_view key, double fallback, double min, 
   return value == nullptr ? fallback : to_number(key, *value, min, max);
 }
 
+bool JsonFields::boolean_or(std::string_view key, bool fallback) {
+  const Json* value = take(key);
+  if (value == nullptr) return fallback;
+  if (value->is_boolean()) return value->get<bool>();
+  fail(key, fmt::format(": expected true or false, found {}", json_kind(*value)));
+  return fallback;
+}
+
 std::string JsonFields::string(std::string_view key) {
   const Json* value = require(key);
   if (value == nullptr) return {};
@@ -171,10 +179,7 @@ std::string JsonFields::one_of(std::string_view key, std::initializer_list<std::
 }
 
 void JsonFields::must_be(std::string_view key, bool expected) {
-  const Json* value = take(key);
-  if (value == nullptr) return;
-  if (!value->is_boolean()) return fail(key, fmt::format(": expected true or false, found {}", json_kind(*value)));
-  if (value->get<bool>() != expected) fail(key, fmt::format(": {} is not supported", !expected));
+  if (boolean_or(key, expected) != expected) fail(key, fmt::format(": {} is not supported", !expected));
 }
 
 void JsonFields::informational(std::initializer_list<std::string_view> keys) {

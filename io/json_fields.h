@@ -42,6 +42,7 @@ class JsonFields {
                      int64_t max = std::numeric_limits<int32_t>::max());
   double number(std::string_view key, double min, double max);
   double number_or(std::string_view key, double fallback, double min, double max);
+  bool boolean_or(std::string_view key, bool fallback);
   std::string string(std::string_view key);
   std::vector<int64_t> integers(std::string_view key, int64_t min = 0,
                                 int64_t max = std::numeric_limits<int32_t>::max());

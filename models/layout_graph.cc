@@ -78,6 +78,12 @@ Placements weight_placement(const Layout& layout, StepPhase phase, WeightSplit s
     case WeightSplit::kVocabulary:
       if (tp && layout.lm_head == WeightChoice::kSharded) place(MeshAxis::kTp, 0);
       break;
+    case WeightSplit::kDenseInner:
+      if (tp) place(MeshAxis::kTp, 0);
+      break;
+    case WeightSplit::kDenseInputs:
+      if (tp) place(MeshAxis::kTp, 1);
+      break;
     case WeightSplit::kSharedInner:
       if (tp && layout.shared == WeightChoice::kSharded) place(MeshAxis::kTp, 0);
       break;

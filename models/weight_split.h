@@ -9,6 +9,8 @@ enum class WeightSplit {
   kOutputGroups,  // first output projection, by groups of heads [0]
   kOutputInputs,  // (last) output projection, by its inputs [1]
   kVocabulary,    // by vocabulary rows [0]
+  kDenseInner,    // feed-forward of a dense layer, by inner features [0]
+  kDenseInputs,   // ... the projection back, by its inputs [1]
   kSharedInner,   // shared expert, by inner features [0]
   kSharedInputs,  // ... the projection back, by its inputs [1]
   kExperts,       // stacked routed experts and their scales, by expert [0]
