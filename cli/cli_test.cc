@@ -135,6 +135,7 @@ const BadUse kBadUses[] = {
     {"bench @S --depth ''", "--depth: expected a whole number from 0 to 2147483647, found '' (see weft bench"},
     {"bench @S --depth 1048576",
      "--depth with --prompt or --gen: expected 1 to 1048576 tokens (what this model takes)"},
+    {"bench @S --no-limits --batch 2147483647", "2147483647 sequences; expected 1 to 1073741824"},
     {"bench @S --seed 99999999999999999999",
      "--seed: expected a whole number from 0 to 18446744073709551615, found '9"},
     {"bench @S -r 4294967297", "--repetitions: expected a whole number from 1 to 2147483647, found '4294967297'"},
@@ -151,6 +152,14 @@ TEST_F(CliTest, BadUseHasOneMessageAndCode2) {
     EXPECT_TRUE(output.err.starts_with("weft: ")) << bad.args << "\n" << output.err;
     EXPECT_NE(output.err.find(bad.message), std::string::npos) << bad.args << "\n" << output.err;
   }
+}
+
+TEST_F(CliTest, WhatDoesNotFitIsRefusedBeforeItIsAllocated) {
+  const Output output = weft("bench @S --no-limits --prompt 0 --mtp 7 --batch 100000000");
+  EXPECT_EQ(output.code, 1);
+  EXPECT_EQ(output.out, "");
+  EXPECT_NE(output.err.find("weft: out of memory: caches "), std::string::npos) << output.err;
+  EXPECT_NE(output.err.find("lower --ctx, the number of sequences or the step size"), std::string::npos) << output.err;
 }
 
 TEST_F(CliTest, HelpListsCommandsAndExamples) {

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kDefaultContext = 8192;
 constexpr int64_t kGiB = int64_t{1} << 30;
+constexpr int64_t kMaxRows = int64_t{1} << 30;  // of a step: ops count rows in 32 bits
 
 // Graphs are built for powers of two rows: at most one size for each, and at most twice the memory that the rows need.
 int64_t bucket(int64_t rows, int64_t largest) {
@@ -30,8 +31,12 @@ Result<std::unique_ptr<RankEngine>> RankEngine::create(std::shared_ptr<const Mod
   if (o.max_context < 1 || o.max_context > limit) {
     return invalid_argument(fmt::format("a context of {} tokens; this model takes 1 to {}", o.max_context, limit));
   }
-  if (o.max_sequences < 1) return invalid_argument(fmt::format("{} sequences; at least 1 is needed", o.max_sequences));
-  if (o.max_step_tokens < 1) return invalid_argument(fmt::format("{} tokens per step; at least 1 is needed", o.max_step_tokens));
+  const auto rows = [](std::string_view what, int64_t count) -> Status {
+    if (count >= 1 && count <= kMaxRows) return {};
+    return invalid_argument(fmt::format("{} {}; expected 1 to {}", count, what, kMaxRows));
+  };
+  WEFT_RETURN_IF_ERROR(rows("sequences", o.max_sequences));
+  WEFT_RETURN_IF_ERROR(rows("tokens per step", o.max_step_tokens));
   if (o.max_drafts < 0) return invalid_argument(fmt::format("{} draft tokens", o.max_drafts));
   if (o.max_drafts > 0 && engine->model_->num_draft_layers() == 0) {
     return invalid_argument("this checkpoint has no draft (MTP) layer: run without --mtp");
@@ -65,11 +70,11 @@ Result<std::unique_ptr<RankEngine>> RankEngine::create(std::shared_ptr<const Mod
     WEFT_ASSIGN_OR_RETURN(std::set<std::string> names, engine->state_names(capacity));
     std::erase_if(specs, [&](const CacheSpec& spec) { return !names.contains(spec.name); });
   }
+  WEFT_RETURN_IF_ERROR(engine->check_memory(specs, capacity));
   WEFT_ASSIGN_OR_RETURN(engine->caches_, CacheStore::create(std::move(specs), capacity));
   engine->synced_.assign(static_cast<size_t>(capacity.num_slots), kSynced);
   engine->length_.assign(static_cast<size_t>(o.max_sequences), 0);
   for (int64_t slot = o.max_sequences; slot-- > 0;) engine->free_slots_.push_back(static_cast<int32_t>(slot));
-  WEFT_RETURN_IF_ERROR(engine->check_memory());
   return engine;
 }
 
@@ -120,12 +125,15 @@ StepPhase RankEngine::phase_of(std::span<const Item> items) const {
   return StepPhase::kDecode;
 }
 
-// Nothing is touched yet: the caches are only reserved.
-Status RankEngine::check_memory() const {
-  WEFT_ASSIGN_OR_RETURN(const StageGraph stage, build({GraphKind::kTrunk, StepPhase::kPrefill, options_.max_step_tokens,
-                                                       options_.max_sequences}));
+Status RankEngine::check_memory(const std::vector<CacheSpec>& specs, const CacheCapacity& capacity) const {
+  WEFT_ASSIGN_OR_RETURN(const StageGraph stage,
+                        build_stage(*model_, GraphKind::kTrunk,
+                                    {options_.mode, {options_.max_step_tokens, options_.max_sequences}, capacity},
+                                    options_.layout, StepPhase::kPrefill, ranks_.index_of(MeshAxis::kPp)));
   const int64_t ranks = options_.local_ranks;
-  const int64_t arena = ranks * plan_memory(stage.graph, {pool_->size()}).arena_bytes, caches = ranks * caches_.reserved_bytes();
+  const int64_t arena = ranks * plan_memory(stage.graph, {pool_->size()}).arena_bytes;
+  int64_t caches = 0;
+  for (const CacheSpec& spec : specs) caches += ranks * cache_type(spec, capacity).bytes();
   const int64_t available = available_memory_bytes();
   if (arena + caches <= available) return {};
   return check_failed(fmt::format(

@@ -141,7 +141,8 @@ class RankEngine {
   StepPhase phase_of(std::span<const Item> items) const;
   // Caches that the graphs of this rank name.
   Result<std::set<std::string>> state_names(const CacheCapacity& capacity) const;
-  Status check_memory() const;
+  // Before anything is allocated.
+  Status check_memory(const std::vector<CacheSpec>& specs, const CacheCapacity& capacity) const;
   Result<Running*> running(const ShapeKey& key);
   bool last_stage() const { return ranks_.index_of(MeshAxis::kPp) + 1 == ranks_.size_of(MeshAxis::kPp); }
 
