@@ -1,0 +1,165 @@
+#include "planner/layout_space.h"
+
+#include <algorithm>
+#include <functional>
+#include <initializer_list>
+
+namespace weft {
+namespace {
+
+std::vector<int> divisors(int64_t n) {
+  std::vector<int> all;
+  for (int64_t d = 1; d <= n; ++d) {
+    if (n % d == 0) all.push_back(static_cast<int>(d));
+  }
+  return all;
+}
+
+// One choice of a layout: its values after the default, and how to set them. `usual`: those of SpaceBreadth::kUsual.
+struct Variation {
+  int num_values;  // beside the default
+  uint32_t usual;  // bit i: value i + 1 is among the usual ones
+  void (*set)(Layout&, int value);
+};
+
+template <auto Member>
+constexpr Variation vary(int num_values, uint32_t usual) {
+  return {num_values, usual, [](Layout& layout, int value) {
+            using Field = std::remove_reference_t<decltype(layout.*Member)>;
+            layout.*Member = static_cast<Field>(value);
+          }};
+}
+
+// o_proj and prefetch are one choice: nothing is fetched early but streamed weights.
+constexpr int kStreamedEarly = 4;
+void set_o_proj(Layout& layout, int value) {
+  layout.o_proj = static_cast<OProjChoice>(std::min(value, static_cast<int>(OProjChoice::kStreamed)));
+  layout.prefetch = value == kStreamedEarly;
+}
+
+constexpr uint32_t bits(std::initializer_list<int> values) {
+  uint32_t mask = 0;
+  for (const int value : values) mask |= 1u << (value - 1);
+  return mask;
+}
+
+// Besides the mesh and attention, which decide what of these is legal.
+constexpr Variation kVariations[] = {
+    vary<&Layout::sequence_parallel>(1, bits({1})),
+    vary<&Layout::split>(3, bits({2, 3})),  // zigzag, owned
+    {kStreamedEarly, bits({2, 4}), set_o_proj},
+    vary<&Layout::lm_head>(1, 0),
+    vary<&Layout::shared>(1, 0),
+    vary<&Layout::gate>(3, bits({1, 2, 3})),
+    vary<&Layout::router>(1, 0),
+    vary<&Layout::dcp_mode>(1, bits({1})),
+    vary<&Layout::ple>(2, bits({1, 2})),
+    vary<&Layout::ple_tier>(1, bits({1})),
+    vary<&Layout::moe>(1, bits({1})),
+    vary<&Layout::compressor>(1, 0),
+};
+
+class Enumeration {
+ public:
+  Enumeration(const Model& model, const LayoutSpaceOptions& options) : model_(model), options_(options) {}
+
+  LayoutSpace run(int64_t devices) {
+    for (const int pp : divisors(devices)) {
+      for (const int tp : divisors(devices / pp)) {
+        for (const int pcp : divisors(devices / pp / tp)) {
+          const int dp = static_cast<int>(devices / pp / tp / pcp);
+          for (const int dcp : divisors(tp)) {
+            for (const int ep : divisors(int64_t{dp} * pcp * tp)) {
+              const bool groups_share = ep > pcp * tp;
+              if (options_.one_instance && dp > 1 && !groups_share) continue;
+              Layout layout;
+              layout.mesh = {.dp = dp, .pp = pp, .pcp = pcp, .tp = tp, .dcp = dcp, .ep = ep};
+              add_mesh(layout);
+            }
+          }
+        }
+      }
+    }
+    std::stable_sort(space_.refused.begin(), space_.refused.end(),
+                     [](const RefusedLayouts& a, const RefusedLayouts& b) { return a.count > b.count; });
+    return std::move(space_);
+  }
+
+ private:
+  Status check(const Layout& layout) const {
+    return options_.executor_limits ? model_.check_layout(layout) : weft::check_layout(layout);
+  }
+
+  bool legal(const Layout& layout) {
+    const Status status = check(layout);
+    if (status.ok()) return true;
+    const std::string name = "layout " + to_string(layout) + ": ";
+    std::string rule = status.message();
+    if (rule.starts_with(name)) rule.erase(0, name.size());
+    const auto at = std::find_if(space_.refused.begin(), space_.refused.end(), [&](const RefusedLayouts& r) { return r.rule == rule; });
+    if (at != space_.refused.end()) {
+      ++at->count;
+    } else {
+      space_.refused.push_back({std::move(rule), to_string(layout), 1});
+    }
+    return false;
+  }
+
+  void add_mesh(Layout layout) {
+    if (!legal(layout)) return;
+    for (const auto attention : {AttentionChoice::kHeads, AttentionChoice::kDsaCp}) {
+      layout.attention = attention;
+      if (!has_effect(layout) || (attention != AttentionChoice::kHeads && !legal(layout))) continue;
+      // What is legal alone on this mesh is combined; combinations are checked again.
+      std::vector<std::vector<int>> values;
+      for (const Variation& variation : kVariations) {
+        values.push_back({0});
+        for (int value = 1; value <= variation.num_values; ++value) {
+          if (options_.breadth == SpaceBreadth::kUsual && (variation.usual >> (value - 1) & 1) == 0) continue;
+          Layout alone = layout;
+          variation.set(alone, value);
+          if (has_effect(alone) && legal(alone)) values.back().push_back(value);
+        }
+      }
+      combine(layout, values, 0);
+    }
+  }
+
+  void combine(const Layout& layout, const std::vector<std::vector<int>>& values, size_t next) {
+    if (next == values.size()) {
+      if (has_effect(layout) && check(layout).ok()) space_.layouts.push_back(layout);
+      return;
+    }
+    for (const int value : values[next]) {
+      Layout with = layout;
+      kVariations[next].set(with, value);
+      combine(with, values, next + 1);
+    }
+  }
+
+  const Model& model_;
+  const LayoutSpaceOptions& options_;
+  LayoutSpace space_;
+};
+
+}  // namespace
+
+bool has_effect(const Layout& l) {
+  const bool dsa_cp = l.attention == AttentionChoice::kDsaCp, tp = l.mesh.tp > 1, splits = dsa_cp || l.mesh.pcp > 1;
+  const bool whole_heads = dsa_cp || l.split == TokenSplit::kOwned;
+  if (dsa_cp && !tp) return false;
+  if (!tp && (l.sequence_parallel || l.o_proj != OProjChoice::kSharded || l.lm_head != WeightChoice::kSharded ||
+              l.shared != WeightChoice::kSharded || l.moe != MoeChoice::kEp || l.split == TokenSplit::kOwned)) {
+    return false;
+  }
+  if (l.split != TokenSplit::kFlat && !splits && l.split != TokenSplit::kOwned) return false;
+  if (l.o_proj != OProjChoice::kSharded && !whole_heads) return false;
+  if (l.prefetch && l.o_proj != OProjChoice::kStreamed) return false;
+  if (l.dcp_mode != DcpMode::kRows && l.mesh.dcp == 1) return false;
+  // The rows of a step are sliced before the experts where ranks share those and hold the same rows.
+  if (l.router == RouterChoice::kFull && (l.mesh.ep == 1 || (!tp && l.mesh.pcp == 1))) return false;
+  if (l.compressor == CompressorChoice::kSplit && !splits) return false;
+  return true;
+}
+
+}  // namespace weft
