@@ -110,7 +110,10 @@ MemoryPlan plan_memory(const Graph& graph, const WorkEnv& env) {
     arena.release(plan.scratch_offset[n], work.scratch_bytes);
     ArenaUse now = live;
     (communicates ? now.communication : now.scratch) += work.scratch_bytes;
-    if (now.total() > plan.fullest.total()) plan.fullest = now;
+    if (now.total() > plan.fullest.total()) {
+      plan.fullest = now;
+      plan.fullest_node = n;
+    }
     for (ValueId id : ends_after[n]) {
       if (plan.value_offset[id] != MemoryPlan::kNotInArena) {
         arena.release(plan.value_offset[id], graph.value(id).type.tensor.bytes());

@@ -32,6 +32,7 @@ struct MemoryPlan {
   std::vector<int64_t> scratch_bytes;   // by node
   int64_t arena_bytes = 0;              // peak of live inputs, activations and scratch, as laid out
   ArenaUse fullest;                     // at the node where most is live
+  int fullest_node = -1;                // the first such node
   int64_t weight_bytes = 0;             // of all weight values
   int64_t state_bytes = 0;              // of all state values
 

@@ -127,6 +127,7 @@ Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOp
     return layout.o_proj == OProjChoice::kStreamed && rows.queries == RowSet::kTp &&
            (split == WeightSplit::kOutputGroups || split == WeightSplit::kOutputInputs);
   };
+  shard_options.canonical_sums = options.canonical_sums;
   shard_options.writers = rows.writers;
   shard_options.residual = rows.residual;
   shard_options.queries = rows.queries;
@@ -140,6 +141,10 @@ Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOp
   const int64_t pcp_rows = local_row_capacity(pcp_split, capacity, layout.mesh.pcp);
   const int64_t tp_rows = local_row_capacity(row_set_options(layout, phase).tp_split, capacity, layout.mesh.tp);
   shard_options.capacity = {tokens, tp_rows, pcp_rows, rows_per_rank(tp, pcp_rows)};
+  static_assert(std::tuple_size_v<decltype(options.rows_of_set)> == kNumRowSets);
+  for (size_t set = 0; set < kNumRowSets; ++set) {
+    if (options.rows_of_set[set] > 0) shard_options.capacity[set] = options.rows_of_set[set];
+  }
   return shard(graph, shard_options);
 }
 
@@ -147,7 +152,7 @@ Result<StageGraph> build_stage(const Model& model, GraphKind kind, const GraphOp
                                StepPhase phase, int stage) {
   WEFT_ASSIGN_OR_RETURN(Graph graph, build_for_layout(model, kind, options, layout, phase));
   if (layout.mesh.pp == 1) return StageGraph{std::move(graph), {}, {}};
-  return pipeline_stage(graph, stage, layout.mesh.pp);
+  return pipeline_stage(graph, stage, layout.mesh.pp, kind == GraphKind::kTrunk ? model.num_layers() : 0);
 }
 
 }  // namespace weft

@@ -1,10 +1,13 @@
 // What every model family offers to the executor, the planner and the commands.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "base/status.h"
 #include "graph/cache_spec.h"
@@ -34,6 +37,17 @@ struct GraphOptions {
   NumericMode mode;
   StepShape shape;
   CacheCapacity cache;
+  std::vector<int64_t> layers = {};  // the trunk layers to build, ascending; empty: all (models/distinct_layers.h)
+  // Rows of each row set (graph/row_sets.h) where they are known, as for one step of a plan; 0: the most that a split can give.
+  std::array<int64_t, 4> rows_of_set{};
+  bool canonical_sums = true;        // false: a sum may be split over any number of ranks (other engines' layouts, planned only)
+};
+
+// What a weight value is, for accounts of memory.
+struct WeightInfo {
+  enum class Part { kPayload, kScale, kDerived };  // kDerived: made from other weights when they are loaded
+  std::string_view component = "weights";          // "routed experts", in the words of the summary
+  Part part = Part::kPayload;
 };
 
 // Names of values that the runtime looks for in a graph.
@@ -62,6 +76,9 @@ class Model {
   virtual std::string hidden_value(int64_t layer) const = 0;
   virtual std::optional<std::string> selection_value(int64_t layer) const = 0;
 
+  // Equal texts: the layers' parts of the graph differ in the layer's name alone. By default no two layers are equal.
+  virtual std::string layer_kind(int64_t layer) const { return fmt::format("layer {}", layer); }
+
   virtual Result<Graph> build(const GraphOptions& options) const = 0;
   // Draft (MTP) layers that can be run; 0: none.
   virtual int64_t num_draft_layers() const = 0;
@@ -71,6 +88,7 @@ class Model {
 
   // Of a weight value; a scale is whole unless it is stacked with its experts.
   virtual WeightSplit weight_split(std::string_view value_name) const = 0;
+  virtual WeightInfo weight_info(std::string_view value_name) const { return {}; }
   // The family's contract: which layouts it can be run in, and why not others. Checked before any weight is read.
   virtual Status check_layout(const Layout& layout) const = 0;
 

@@ -4,6 +4,7 @@
 // shape or a byte count. No weights are allocated or read.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -25,11 +26,12 @@ struct PlanOp {
   OpCost cost;         // sums over all calls
 };
 
-// Time of one kind of step on the slowest rank of a stage.
+// One kind of step on the slowest rank of a stage.
 struct StagePlan {
+  int rank = 0;                     // in the world
   double seconds = 0, exposed_s = 0;
   double compute_s = 0, memory_s = 0, network_s = 0, launch_s = 0;  // of all nodes, by binding resource
-  double source_s[3] = {};          // by CostSource
+  std::array<double, 3> source_s{}; // by CostSource
   double hand_over_s = 0;           // to the next stage
   std::vector<PlanOp> ops;          // most seconds first
   std::vector<TrafficLine> traffic;
@@ -41,7 +43,8 @@ struct StepPlan {
   int64_t rows = 0;                 // of the whole step, all data-parallel groups
   int64_t requests = 0;
   int64_t context = 0;              // tokens in the caches at its end, on average
-  int64_t times = 1;                // steps like this one for the whole batch (prefill chunks)
+  int64_t times = 1;                // steps like this one for the whole batch (prefill chunks), or for one decode step (drafts)
+  int64_t micro_batches = 1;
   double seconds = 0;               // through all stages, micro-batches included
   double bubble = 0;                // pipeline: share of time in which a stage waits
   std::vector<StagePlan> stages;
@@ -57,11 +60,12 @@ struct Plan {
   int64_t max_batch = 0;            // most requests that fit at this context; 0: none
 
   std::vector<StepPlan> prefill;    // chunks that were costed, first to last (times: how many each stands for)
-  StepPlan decode;                  // at the mean context of the answers
-  StepPlan draft;                   // all draft passes of one decode step; rows 0: none
+  StepPlan decode;                  // at the mean context of the answers; rows 0: none
+  std::vector<StepPlan> drafts;     // draft passes of one decode step, in order
+  std::vector<StepPlan> prefill_drafts;  // of each of `prefill`; empty without drafts
   double prefill_all_s = 0;         // of the whole batch
-  bool has_times = false;           // false: the profile lacks figures (why_no_times)
-  std::string why_no_times;
+  double decode_step_s = 0;         // with its drafts
+  bool has_times = false;           // PlanOptions::times
   double tokens_per_step = 1;
   ServiceResult service;
 
@@ -79,8 +83,8 @@ struct PlanOptions {
   bool max_batch = true;
 };
 
-// Errors: the request (check_request), the model's contract for the layout, figures that are missing. A plan that does not fit is
-// no error.
+// Errors: the request (check_request), the model's contract for the layout, with times: figures that the device profile lacks. A
+// plan that does not fit is no error.
 Result<Plan> make_plan(const PlanRequest& request, const PlanOptions& options = {});
 
 }  // namespace weft

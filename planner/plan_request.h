@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/work.h"
+#include "graph/routing.h"
 #include "models/model.h"
 #include "planner/device_profile.h"
 #include "planner/engine_profile.h"
@@ -16,9 +16,6 @@ namespace weft {
 
 enum class PlanPhase { kBoth, kPrefill, kDecode };  // kPrefill, kDecode: an instance that does only this (disaggregated)
 std::string_view plan_phase_name(PlanPhase phase);
-
-// How rows pick experts (planner.md 2.2).
-enum class RoutingKind { kUniform, kZipf, kWorst };
 
 struct PlanRequest {
   std::shared_ptr<const Model> model;  // no weights are needed
@@ -35,10 +32,8 @@ struct PlanRequest {
   int64_t chunk = 0;                   // most rows of a prefill step, over all groups; 0: the engine's default
   int64_t drafts = 0;                  // --mtp: draft tokens per request and step
   std::vector<double> acceptance;      // conditional, by depth; the last one holds for all further depths; empty: 0.7
-  RoutingKind routing = RoutingKind::kUniform;
-  double zipf = 1.0;                   // exponent for kZipf
+  Routing routing{.kind = Routing::Kind::kUniform};  // how rows pick experts; expert_ranks follows from the layout
   double reserve_bytes = 0;            // of every device, left alone
-  double kv_transfer_overlap = 0;      // disaggregated: share of the transfer that prefill hides
 
   // CPUs: ranks that share a device, and threads of each; accelerators have one rank a device.
   int local_ranks = 1, threads = 1;

@@ -17,7 +17,8 @@ struct ServiceInput {
   int64_t prompt = 1, cached = 0;
   int64_t devices = 1;
   double prefill_all_s = 0;    // prompts of the whole batch, all chunks
-  double prefill_first_s = 0;  // prompt of one request alone
+  double prefill_first_s = 0;  // until the first prompts of it are done
+  int64_t waves = 1;           // prompts are done in so many equal steps
   double decode_step_s = 0;    // one decode step of the whole batch, drafts included
   double tokens_per_step = 1;
   double transfer_s = 0;       // disaggregated: caches of one request
@@ -27,7 +28,8 @@ struct ServiceResult {
   double ttft_s = 0;              // mean over the batch when all prompts arrive together; transfer included
   double ttft_alone_s = 0;        // one prompt, idle engine
   double ttft_last_s = 0;         // of the last request of the batch
-  double tpot_s = 0;              // between two tokens of a request
+  double tpot_s = 0;              // between two tokens of a request, decode steps alone
+  double tpot_loaded_s = 0;       // closed loop: the prefills of the other requests come in between
   double itl_s = 0;               // between two steps: equals tpot without drafts
   double e2e_s = 0;
   double output_tokens_per_s = 0;        // closed loop of `batch` requests: prefill and decode share the devices

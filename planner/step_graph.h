@@ -17,6 +17,9 @@ struct StepKey {
   StepPhase phase = StepPhase::kPrefill;
   int64_t tokens = 1, logits = 1;  // rows that the graph has room for
   int stage = 0;
+  std::array<int64_t, kNumRowSets> rows_of_set{};  // GraphOptions::rows_of_set
+
+  bool operator==(const StepKey&) const = default;
 };
 
 struct StepGraph {
@@ -36,16 +39,12 @@ struct StepSetting {
   NumericMode mode;
   Layout layout;
   CacheCapacity cache;
-  int threads = 1;      // of one rank: scratch
-  bool expanded = false;  // every layer in the graph (the executor's graph, to compare with)
+  int threads = 1;        // of one rank: scratch
+  bool expanded = false;  // every layer in the graph: the executor's own
+  bool canonical_sums = true;  // GraphOptions::canonical_sums
 };
 
+// Errors: the model's contract, and what cannot be split.
 Result<StepGraph> build_step(const StepSetting& setting, const StepKey& key);
-
-// Which layers of a stage are built, and how many each stands for (itself among them).
-struct LayerShare {
-  int64_t layer = 0, count = 1;
-  bool operator==(const LayerShare&) const = default;
-};
 
 }  // namespace weft

@@ -11,18 +11,27 @@
 namespace weft {
 
 struct TimelineEvent {
-  int node = 0;           // of StepGraph::graph
+  std::string name;        // of the node's first output
+  std::string_view op;
   Stream stream = Stream::kCompute;
+  int64_t repeat = 1;      // layers that it stands for
   double start_s = 0, seconds = 0;
+  OpCost cost;
 };
 
 struct Timeline {
   double makespan_s = 0;   // all layers
-  double exposed_s = 0;    // time in which no compute runs
+  double exposed_s = 0;    // of it, time in which no compute runs
   std::vector<TimelineEvent> events;  // of the layers that the graph has, in order of start
 };
 
-// costs: by node. Repeated layers take the time that the steady period takes.
-Timeline schedule(const StepGraph& step, const std::vector<OpCost>& costs);
+struct TimelineOptions {
+  bool streams = true;    // false: one node after another, as weft's executor runs them
+  bool prefetch = false;  // prefetch nodes start as early as their stream allows; else with their consumer's stream (comm)
+  bool events = false;
+};
+
+// costs: by node. Layers that stand for others take, that many times, what lies between their start and the next layer's.
+Timeline schedule(const StepGraph& step, const std::vector<OpCost>& costs, const TimelineOptions& options);
 
 }  // namespace weft

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/engine_profile.h"
 #include "planner/step_graph.h"
 
 namespace weft {
@@ -18,10 +19,11 @@ struct TrafficLine {
   bool operator==(const TrafficLine&) const = default;
 };
 
-// Of the graph alone, by op and axis in order of first use.
-std::vector<TrafficLine> traffic_of(const StepGraph& step, const WorkEnv& env);
-// What the runtime sends besides: values between stages, and the logits that every rank gets.
-std::vector<TrafficLine> engine_traffic(const StepGraph& step, const Layout& layout, int64_t rows, int64_t logit_rows, int64_t vocab_size);
+// Of the graph alone, by op and axis in order of first use. `engine`: sums and gathers travel in its dtypes; null: as the graph says.
+std::vector<TrafficLine> traffic_of(const StepGraph& step, const WorkEnv& env, const EngineProfile* engine = nullptr);
+// What the runtime sends besides: values between stages, and the logits that every rank gets. The graph is one of exactly the rows
+// of the step; logit_rows: of this rank's data-parallel group.
+std::vector<TrafficLine> engine_traffic(const StepGraph& step, const Layout& layout, int64_t logit_rows, int64_t vocab_size);
 
 int64_t total_sent(const std::vector<TrafficLine>& lines);
 

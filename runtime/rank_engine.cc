@@ -1,11 +1,10 @@
 #include "runtime/rank_engine.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <numeric>
 
-#include "base/int_math.h"
+#include "models/engine_sizes.h"
 
 namespace weft {
 namespace {
@@ -13,11 +12,6 @@ namespace {
 constexpr int64_t kDefaultContext = 8192;
 constexpr int64_t kGiB = int64_t{1} << 30;
 constexpr int64_t kMaxRows = int64_t{1} << 30;  // of a step: ops count rows in 32 bits
-
-// Graphs are built for powers of two rows: at most one size for each, and at most twice the memory that the rows need.
-int64_t bucket(int64_t rows, int64_t largest) {
-  return std::min(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(rows, 1)))), largest);
-}
 
 }  // namespace
 
@@ -59,12 +53,11 @@ Result<std::unique_ptr<RankEngine>> RankEngine::create(std::shared_ptr<const Mod
   }
   engine->pool_ = std::make_unique<ThreadPool>(o.num_threads, cores);
 
-  CacheCapacity capacity;
-  capacity.num_slots = ceil_div(o.max_sequences, o.layout.mesh.dp);
-  capacity.max_context = o.max_context;
-  capacity.draft_rows = o.max_drafts;
-  // Every sequence may leave its last page unfilled.
-  capacity.num_pages = ceil_div(o.total_context, capacity.page_tokens) + (o.max_sequences - 1);
+  const CacheCapacity capacity = cache_capacity(o.layout, {.max_sequences = o.max_sequences,
+                                                           .max_context = o.max_context,
+                                                           .total_context = o.total_context,
+                                                           .max_step_tokens = o.max_step_tokens,
+                                                           .max_drafts = o.max_drafts});
   auto specs = engine->model_->caches(o.mode, capacity);
   if (o.layout.mesh.pp > 1) {  // of this stage's layers
     WEFT_ASSIGN_OR_RETURN(std::set<std::string> names, engine->state_names(capacity));
@@ -331,8 +324,7 @@ Status RankEngine::run(GraphKind kind, std::span<const Item> items, const Tensor
   pass.hidden_store.clear();
   int64_t total = 0;
   for (const Item& item : items) total += static_cast<int64_t>(item.tokens.size());
-  const int64_t stages = options_.layout.mesh.pp;
-  const int64_t batches = stages == 1 || kind == GraphKind::kDraft || phase == StepPhase::kDecode ? 1 : std::min(stages, total);
+  const int64_t batches = micro_batches(options_.layout, kind, phase, total);
   if (batches == 1) return run_batch(kind, phase, items, streams, true, observer);
   // Equal numbers of rows; a request that is cut goes on in the next micro-batch, as in a chunked prefill.
   std::vector<Item> part;
@@ -392,8 +384,8 @@ Status RankEngine::run_batch(GraphKind kind, StepPhase phase, std::span<const It
   }
   batch.pages = caches_.block_tables();
   pass.batch = std::move(batch);
-  WEFT_ASSIGN_OR_RETURN(Running * run, running({kind, phase, bucket(all_tokens, options_.max_step_tokens),
-                                                bucket(all_logits, options_.max_step_tokens)}));
+  WEFT_ASSIGN_OR_RETURN(Running * run, running({kind, phase, row_capacity(all_tokens, options_.max_step_tokens),
+                                                row_capacity(all_logits, options_.max_step_tokens)}));
   last_graph_[static_cast<int>(kind)] = &run->executor.graph();
   if (world_ != nullptr) world_->set_step(++steps_);
   WEFT_ASSIGN_OR_RETURN(const RowSets rows, make_row_sets(pass.batch, row_set_options(options_.layout, phase), ranks_));

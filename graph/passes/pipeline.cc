@@ -21,8 +21,7 @@ std::optional<int64_t> layer_of(const std::string& region) {
 }
 
 // By node: its stage, or kEverywhere.
-Result<std::vector<int>> assign(const Graph& graph, int stages) {
-  int64_t layers = 0;
+Result<std::vector<int>> assign(const Graph& graph, int stages, int64_t layers) {
   for (const Node& node : graph.nodes()) layers = std::max(layers, layer_of(node.region).value_or(-1) + 1);
   if (layers > 0 && stages > layers) {
     return invalid_argument(fmt::format("{} pipeline stages for {} layers; at most one stage per layer", stages, layers));
@@ -74,8 +73,8 @@ Result<std::vector<ValueId>> received_by(const Graph& graph, const std::vector<i
 
 }  // namespace
 
-Result<StageGraph> pipeline_stage(const Graph& graph, int stage, int stages) {
-  WEFT_ASSIGN_OR_RETURN(const std::vector<int> stage_of_node, assign(graph, stages));
+Result<StageGraph> pipeline_stage(const Graph& graph, int stage, int stages, int64_t layers) {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<int> stage_of_node, assign(graph, stages, layers));
   std::vector<int> made_in(graph.values().size(), kEverywhere);
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     for (ValueId id : graph.nodes()[n].out) made_in[static_cast<size_t>(id)] = stage_of_node[n];

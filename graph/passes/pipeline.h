@@ -16,8 +16,11 @@ struct StageGraph {
   std::vector<std::string> sent;
 };
 
-// 0 <= stage < stages. A graph without layers is all in the last stage. Errors: more stages than layers; a value that skips a
-// stage.
-Result<StageGraph> pipeline_stage(const Graph& graph, int stage, int stages);
+// 0 <= stage < stages. A graph without layers is all in the last stage. `layers`: of the model, where the graph has not all of
+// them; 0: the graph's. Errors: more stages than layers; a value that skips a stage.
+Result<StageGraph> pipeline_stage(const Graph& graph, int stage, int stages, int64_t layers = 0);
+
+// The layers of one stage: [stage_begin(s), stage_begin(s + 1)).
+inline int64_t stage_begin(int64_t stage, int64_t stages, int64_t layers) { return (stage * layers + stages - 1) / stages; }
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 #include "graph/passes/shard.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <optional>
 
@@ -276,7 +277,7 @@ class Sharder {
       Linear local = *linear;
       if (l == kRows) return local;
       if (rule.partial.find(l) != std::string::npos) {
-        local.k_blocks /= n;
+        local.k_blocks = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(local.k_blocks / n, 1))));
         local.dtype = DType::kF32;
       } else {
         if (local.groups > 1) local.groups /= n;
@@ -293,7 +294,7 @@ class Sharder {
     const auto refuse = [&](std::string_view what, int64_t count) {
       return invalid_argument(fmt::format("'{}': {} {} cannot be split over {} ranks", name, count, what, n));
     };
-    if (rule.partial.find(l) != std::string::npos && linear->k_blocks % n != 0) return refuse("canonical blocks", linear->k_blocks);
+    if (options_.canonical_sums && rule.partial.find(l) != std::string::npos && linear->k_blocks % n != 0) return refuse("canonical blocks", linear->k_blocks);
     if (linear->groups > 1 && linear->groups % n != 0) return refuse("output groups", linear->groups);
     if (linear->heads > 0 && l != 0 && linear->heads % n != 0) return refuse("heads", linear->heads);
     return {};

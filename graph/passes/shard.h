@@ -34,6 +34,7 @@ struct ShardOptions {
   RowSet queries = RowSet::kAll;
   std::optional<RowSet> router;  // rows of the routing; none: those of the experts that it feeds
   RowSet unique = RowSet::kAll;  // rows that no other rank of an expert group has
+  bool canonical_sums = true;    // a sum over ranks follows its canonical tree; false: plans of other engines
   // Most rows of each set in a step of this shape; [kAll] is the step's own capacity.
   std::array<int64_t, kNumRowSets> capacity{};
 };

@@ -35,7 +35,10 @@ class Builder {
 
   Result<Graph> trunk(bool with_hidden) {
     ValueId x = g_.add(Embedding{c_.hc_mult, a()}, {tokens_, weight("embed")}, "embedding");
-    for (int64_t layer = 0; layer < c_.num_hidden_layers; ++layer) x = block(x, fmt::format("layers.{}", layer), layer);
+    if (options_.layers.empty()) {
+      for (int64_t layer = 0; layer < c_.num_hidden_layers; ++layer) x = block(x, fmt::format("layers.{}", layer), layer);
+    }
+    for (const int64_t layer : options_.layers) x = block(x, fmt::format("layers.{}", layer), layer);
     g_.set_region("");
     if (with_hidden) g_.result(x);
     head(x, "hc_head", "norm");

@@ -1,6 +1,7 @@
 #include "models/deepseek_v4/deepseek_v4.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "models/deepseek_v4/inspect.h"
 
@@ -12,6 +13,12 @@ class DeepseekV4 final : public Model {
   DeepseekV4(Config config, std::shared_ptr<const Checkpoint> checkpoint) : config_(std::move(config)), checkpoint_(std::move(checkpoint)) {}
 
   Status bind_weights() {
+    WEFT_RETURN_IF_ERROR(read_table());
+    for (const Weight& weight : table()) by_name_.emplace(weight.name, &weight);
+    return {};
+  }
+
+  Status read_table() {
     switch (checkpoint_->contents()) {
       case Checkpoint::Contents::kTensors: {
         WEFT_ASSIGN_OR_RETURN(bound_, bind(config_, *checkpoint_));
@@ -65,12 +72,20 @@ class DeepseekV4 final : public Model {
   }
   std::string draft_hidden_value() const override { return "mtp.0.ffn_hc_post"; }
 
+  // Layers of one kind that are routed alike.
+  std::string layer_kind(int64_t layer) const override {
+    return fmt::format("{}{}", static_cast<int>(config_.layer_kind(layer)), config_.is_hash_layer(layer) ? " by token" : "");
+  }
+
   WeightSplit weight_split(std::string_view value_name) const override {
-    if (const Weight* weight = find_weight(table(), value_name)) return weight->split;
-    // A scale is stored beside its weight: whole, or one for each expert.
-    const size_t dot = value_name.rfind('.');
-    const Weight* weight = dot == value_name.npos ? nullptr : find_weight(table(), value_name.substr(0, dot));
-    return weight != nullptr && weight->num_experts > 0 ? weight->split : WeightSplit::kWhole;
+    const auto [weight, scale] = find(value_name);
+    if (weight == nullptr || (scale && weight->num_experts == 0)) return WeightSplit::kWhole;
+    return weight->split;
+  }
+  WeightInfo weight_info(std::string_view value_name) const override {
+    const auto [weight, scale] = find(value_name);
+    if (weight == nullptr) return {};
+    return {component_name(weight->mtp ? Component::kMtp : weight->component), scale ? WeightInfo::Part::kScale : WeightInfo::Part::kPayload};
   }
   Status check_layout(const Layout& layout) const override { return deepseek_v4::check_layout(config_, layout); }
 
@@ -90,6 +105,17 @@ class DeepseekV4 final : public Model {
   }
 
  private:
+  struct Found {
+    const Weight* weight = nullptr;
+    bool scale = false;  // the value is its scale, which is stored beside it: whole, or one for each expert
+  };
+  Found find(std::string_view value_name) const {
+    if (const auto at = by_name_.find(value_name); at != by_name_.end()) return {at->second, false};
+    const size_t dot = value_name.rfind('.');
+    const auto at = dot == value_name.npos ? by_name_.end() : by_name_.find(value_name.substr(0, dot));
+    return at == by_name_.end() ? Found() : Found{at->second, true};
+  }
+
   std::span<const Weight> table() const { return bound_ ? bound_->weights() : std::span<const Weight>(table_); }
 
   Config config_;
@@ -97,6 +123,7 @@ class DeepseekV4 final : public Model {
   Storage storage_;
   std::optional<BoundWeights> bound_;
   std::vector<Weight> table_;  // without weight files
+  std::unordered_map<std::string_view, const Weight*> by_name_;
 };
 
 }  // namespace

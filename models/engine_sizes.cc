@@ -1,0 +1,29 @@
+#include "models/engine_sizes.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/int_math.h"
+
+namespace weft {
+
+CacheCapacity cache_capacity(const Layout& layout, const EngineSizes& sizes) {
+  CacheCapacity capacity;
+  capacity.num_slots = ceil_div(sizes.max_sequences, static_cast<int64_t>(layout.mesh.dp));
+  capacity.max_context = sizes.max_context;
+  capacity.draft_rows = sizes.max_drafts;
+  // Every sequence may leave its last page unfilled.
+  capacity.num_pages = ceil_div(sizes.total_context, capacity.page_tokens) + (sizes.max_sequences - 1);
+  return capacity;
+}
+
+int64_t row_capacity(int64_t rows, int64_t largest) {
+  return std::min(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(rows, 1)))), largest);
+}
+
+int64_t micro_batches(const Layout& layout, GraphKind kind, StepPhase phase, int64_t rows) {
+  const int64_t stages = layout.mesh.pp;
+  return stages == 1 || kind == GraphKind::kDraft || phase == StepPhase::kDecode ? 1 : std::min(stages, rows);
+}
+
+}  // namespace weft

@@ -1,0 +1,285 @@
+#include "planner/memory_ledger.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+namespace weft {
+namespace {
+
+// What is after the region: "window" of "layers.3.window", "window" of "mtp.0.window".
+std::string_view cache_kind(std::string_view name) {
+  const size_t dot = name.rfind('.');
+  return dot == name.npos ? name : name.substr(dot + 1);
+}
+
+// A persistent value of the stage, over all of its steps: as large as in the step that needs most of it.
+struct Held {
+  const Value* value = nullptr;
+  int64_t repeat = 1;
+  int64_t bytes() const { return value->type.tensor.bytes(); }
+};
+
+std::map<std::string_view, Held> held_values(std::span<const StepGraph* const> steps, ValueRole role) {
+  std::map<std::string_view, Held> held;
+  for (const StepGraph* step : steps) {
+    for (size_t id = 0; id < step->graph.values().size(); ++id) {
+      const Value& value = step->graph.values()[id];
+      if (value.role != role) continue;
+      Held& have = held[value.name];
+      if (have.value == nullptr || value.type.tensor.bytes() > have.bytes()) have = {&value, step->value_repeat[id]};
+    }
+  }
+  return held;
+}
+
+struct Spread {
+  int64_t copies = 1, pieces = 1;
+  std::string reason;
+};
+
+// Ranks of the stage that hold the same, and along which axes they lie.
+Spread spread_of(const Placements& placements, const MeshSizes& mesh) {
+  Spread spread;
+  const auto sharded = [&](MeshAxis axis) { return placements[static_cast<size_t>(axis)].kind == Placement::Kind::kSharded; };
+  for (int axis = 0; axis < kNumMeshAxes; ++axis) {
+    if (sharded(static_cast<MeshAxis>(axis))) spread.pieces *= mesh.size(static_cast<MeshAxis>(axis));
+  }
+  spread.copies = std::max<int64_t>(mesh.stage() / spread.pieces, 1);
+  if (spread.copies == 1) return spread;
+  if (sharded(MeshAxis::kEp)) {
+    spread.reason = fmt::format("the same experts in every group of {} ranks", mesh.ep);
+    return spread;
+  }
+  for (const MeshAxis axis : {MeshAxis::kDp, MeshAxis::kPcp, MeshAxis::kTp}) {
+    if (mesh.size(axis) == 1 || sharded(axis)) continue;
+    spread.reason += fmt::format("{}{} {}", spread.reason.empty() ? "whole on " : " x ", mesh_axis_name(axis), mesh.size(axis));
+  }
+  return spread;
+}
+
+class Ledger {
+ public:
+  Ledger(const PlanRequest& request, const StepSetting& setting, RankLedger& out) : request_(request), setting_(setting), out_(out) {}
+
+  // Lines of the same kind are one.
+  void add(LedgerLine line, int64_t repeat) {
+    line.bytes *= repeat;
+    line.tensors = repeat;
+    const auto at = std::find_if(out_.lines.begin(), out_.lines.end(), [&](const LedgerLine& l) {
+      return l.category == line.category && l.what == line.what && l.storage == line.storage && l.copies == line.copies &&
+             l.reason == line.reason;
+    });
+    if (at == out_.lines.end()) {
+      out_.lines.push_back(std::move(line));
+      return;
+    }
+    at->bytes += line.bytes;
+    at->tensors += line.tensors;
+    at->unverified = at->unverified || line.unverified;
+  }
+
+  void weights(const std::map<std::string_view, Held>& held) {
+    for (const auto& [name, weight] : held) out_.weight_bytes += weight.bytes() * weight.repeat;
+    for (const auto& [name, weight] : held) add_weight(name, weight);
+    int64_t now = 0;
+    for (const LedgerLine& line : out_.lines) now += line.bytes;
+    out_.engine_bytes = now - out_.weight_bytes;
+  }
+
+  void caches(const std::map<std::string_view, Held>& held) {
+    const CacheCapacity& capacity = setting_.cache;
+    std::map<std::string_view, CacheKind> kinds;
+    const std::vector<CacheSpec> specs = setting_.model->caches(setting_.mode, capacity);
+    for (const CacheSpec& spec : specs) kinds.emplace(spec.name, spec.kind);
+    double fixed = 0;
+    for (const auto& [name, state] : held) {
+      const int64_t bytes = state.bytes() * state.repeat;
+      out_.cache_bytes += bytes;
+      const auto kind = kinds.find(name);
+      if (kind != kinds.end() && kind->second == CacheKind::kAppend) {
+        out_.cache_bytes_per_token += static_cast<double>(bytes) / static_cast<double>(capacity.num_pages * capacity.page_tokens);
+      } else {
+        fixed += static_cast<double>(bytes) / static_cast<double>(capacity.num_slots);
+      }
+      const Spread spread = spread_of(state.value->type.placement, setting_.layout.mesh);
+      // Data-parallel groups have requests of their own.
+      const int64_t copies = std::max<int64_t>(spread.copies / setting_.layout.mesh.dp, 1);
+      add({LedgerCategory::kCaches, std::string(cache_kind(name)), std::string(dtype_name(state.value->type.dtype())), state.bytes(), 1,
+           copies, copies == 1 ? "" : fmt::format("on {} ranks of a data-parallel group", copies)},
+          state.repeat);
+    }
+    out_.cache_bytes_per_request = static_cast<int64_t>(fixed);
+  }
+
+  // The fullest trunk step and the fullest draft step have memory of their own.
+  void arenas(std::span<const StepGraph* const> steps) {
+    constexpr int kKinds = 2;
+    int64_t arena[kKinds] = {};
+    const StepGraph* fullest[kKinds] = {};
+    for (const StepGraph* step : steps) {
+      const auto kind = static_cast<size_t>(step->key.kind);
+      arena[kind] = std::max(arena[kind], step->memory.arena_bytes);
+      if (fullest[kind] == nullptr || step->memory.fullest.total() > fullest[kind]->memory.fullest.total()) fullest[kind] = step;
+    }
+    int64_t most = -1;
+    for (int kind = 0; kind < kKinds; ++kind) {
+      if (fullest[kind] == nullptr) continue;
+      const StepGraph& step = *fullest[kind];
+      out_.arena_bytes += arena[kind];
+      out_.arena.activations += step.memory.fullest.activations;
+      out_.arena.communication += step.memory.fullest.communication;
+      out_.arena.scratch += step.memory.fullest.scratch;
+      if (step.memory.fullest.total() <= most) continue;
+      most = step.memory.fullest.total();
+      out_.peak_step = fmt::format("{} step of {} rows", step.key.phase == StepPhase::kPrefill ? "prefill" : "decode", step.key.tokens);
+      if (step.key.kind == GraphKind::kDraft) out_.peak_step = "draft " + out_.peak_step;
+      if (step.memory.fullest_node < 0) continue;
+      const Node& node = step.graph.nodes()[static_cast<size_t>(step.memory.fullest_node)];
+      out_.peak_op = node.out.empty() ? fmt::format("{} {}", node.region, op_name(node.op)) : step.graph.value(node.out[0]).name;
+    }
+    const auto line = [&](LedgerCategory category, std::string what, int64_t bytes) {
+      if (bytes > 0) add({category, std::move(what), "", bytes, 1, 1, ""}, 1);
+    };
+    line(LedgerCategory::kActivations, "values and inputs of a step", out_.arena.activations);
+    line(LedgerCategory::kCommunication, "received values, buffers of collectives", out_.arena.communication);
+    line(LedgerCategory::kScratch, "scratch of ops", out_.arena.scratch);
+    line(LedgerCategory::kPadding, "gaps between values", out_.arena_bytes - out_.arena.total());
+  }
+
+  void reserves() {
+    int64_t communicators = 0;
+    for (int axis = 0; axis < kNumMeshAxes; ++axis) communicators += setting_.layout.mesh.size(static_cast<MeshAxis>(axis)) > 1 ? 1 : 0;
+    const auto line = [&](std::string what, double bytes, std::string reason, bool unverified) {
+      if (bytes <= 0) return;
+      out_.reserve_bytes += static_cast<int64_t>(bytes);
+      LedgerLine reserve{LedgerCategory::kReserve, std::move(what), "", static_cast<int64_t>(bytes), 1, 1, std::move(reason)};
+      reserve.unverified = unverified;
+      add(std::move(reserve), 1);
+    };
+    if (request_.engine != nullptr) {
+      for (const ReserveRule& rule : request_.engine->reserves) {
+        line(rule.name, rule.bytes * static_cast<double>(rule.per_communicator ? communicators : 1), rule.source, !rule.verified);
+      }
+    }
+    line("left alone (--reserve)", request_.reserve_bytes, "", false);
+  }
+
+ private:
+  static int64_t bytes_of(int64_t elements, DType dtype) { return TensorType{dtype, {elements}}.bytes(); }
+
+  // A weight as the engine holds it: weft's own, or changed by the rules of the engine profile.
+  void add_weight(std::string_view name, const Held& weight) {
+    const ValueType& type = weight.value->type;
+    const WeightInfo info = setting_.model->weight_info(name);
+    Spread spread = spread_of(type.placement, setting_.layout.mesh);
+    int64_t elements = type.shape().num_elements();
+    DType dtype = type.dtype();
+    LedgerCategory category = info.part == WeightInfo::Part::kScale     ? LedgerCategory::kScales
+                              : info.part == WeightInfo::Part::kDerived ? LedgerCategory::kDerived
+                                                                        : LedgerCategory::kWeights;
+    std::string reason;
+    bool unverified = false, omitted = false;
+    std::vector<LedgerLine> extra;
+    if (request_.engine != nullptr) {
+      const WeightSplit split = setting_.model->weight_split(name);
+      for (const WeightRule& rule : request_.engine->weights) {
+        if (!applies(rule, name, split, setting_.layout) || rule.lifetime == Lifetime::kLoad) continue;
+        unverified = unverified || !rule.verified;
+        const auto more = [&](int64_t bytes) {
+          LedgerLine line{LedgerCategory::kEngineCopies, rule.name, rule.dtype ? std::string(dtype_name(*rule.dtype)) : "", bytes, 1,
+                          spread.copies, rule.source};
+          line.unverified = !rule.verified;
+          extra.push_back(std::move(line));
+        };
+        switch (rule.effect) {
+          case WeightRule::Effect::kReplicate:
+            elements *= spread.pieces;
+            spread = {setting_.layout.mesh.stage(), 1, rule.name};
+            break;
+          case WeightRule::Effect::kShard:
+            if (type.placement[static_cast<size_t>(MeshAxis::kTp)].kind == Placement::Kind::kSharded) break;
+            elements = (elements + setting_.layout.mesh.tp - 1) / setting_.layout.mesh.tp;
+            spread.pieces *= setting_.layout.mesh.tp;
+            spread.copies = std::max<int64_t>(setting_.layout.mesh.stage() / spread.pieces, 1);
+            break;
+          case WeightRule::Effect::kStoreAs:
+            if (info.part == WeightInfo::Part::kScale) {
+              omitted = true;
+            } else if (rule.dtype) {
+              dtype = *rule.dtype;
+              reason = rule.name;
+            }
+            break;
+          case WeightRule::Effect::kExtraCopy:
+            more(bytes_of(static_cast<int64_t>(rule.factor * static_cast<double>(elements)), rule.dtype.value_or(dtype)));
+            break;
+          case WeightRule::Effect::kOmit: omitted = true; break;
+          case WeightRule::Effect::kOverhead: {
+            const Shape& shape = type.shape();
+            const int64_t outputs = shape.rank() < 2 ? shape[0] : elements / shape[shape.rank() - 1];
+            more(static_cast<int64_t>(rule.bytes_per_output * static_cast<double>(outputs)));
+            break;
+          }
+        }
+      }
+    }
+    if (!omitted) {
+      LedgerLine line{category, std::string(info.component), std::string(dtype_name(dtype)), bytes_of(elements, dtype), 1, spread.copies,
+                      reason.empty() ? spread.reason : reason};
+      line.unverified = unverified;
+      add(std::move(line), weight.repeat);
+    }
+    for (LedgerLine& line : extra) add(std::move(line), weight.repeat);
+  }
+
+  const PlanRequest& request_;
+  const StepSetting& setting_;
+  RankLedger& out_;
+};
+
+}  // namespace
+
+std::string_view ledger_category_name(LedgerCategory category) {
+  switch (category) {
+    case LedgerCategory::kWeights: return "weights";
+    case LedgerCategory::kScales: return "scales and offsets";
+    case LedgerCategory::kDerived: return "derived weights";
+    case LedgerCategory::kEngineCopies: return "copies of the engine";
+    case LedgerCategory::kCaches: return "caches";
+    case LedgerCategory::kActivations: return "activations";
+    case LedgerCategory::kCommunication: return "communication";
+    case LedgerCategory::kScratch: return "scratch";
+    case LedgerCategory::kPadding: return "padding";
+    case LedgerCategory::kReserve: return "reserve";
+  }
+  return "";
+}
+
+int64_t RankLedger::of(LedgerCategory category) const {
+  int64_t bytes = 0;
+  for (const LedgerLine& line : lines) bytes += line.category == category ? line.bytes : 0;
+  return bytes;
+}
+
+RankLedger make_ledger(const PlanRequest& request, const StepSetting& setting, int stage, std::span<const StepGraph* const> steps,
+                       std::span<const StepGraph> unused) {
+  RankLedger ledger;
+  ledger.stage = stage;
+  ledger.ranks = setting.layout.mesh.stage();
+  Ledger lines(request, setting, ledger);
+  lines.weights(held_values(steps, ValueRole::kWeight));
+  std::vector<const StepGraph*> all(steps.begin(), steps.end());
+  for (const StepGraph& step : unused) all.push_back(&step);
+  lines.caches(held_values(all, ValueRole::kState));
+  lines.arenas(steps);
+  lines.reserves();
+  std::stable_sort(ledger.lines.begin(), ledger.lines.end(), [](const LedgerLine& a, const LedgerLine& b) {
+    return a.category != b.category ? a.category < b.category : a.bytes > b.bytes;
+  });
+  return ledger;
+}
+
+}  // namespace weft

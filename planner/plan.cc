@@ -1,0 +1,377 @@
+#include "planner/plan.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "base/int_math.h"
+#include "planner/workload.h"
+
+namespace weft {
+namespace {
+
+std::string_view without_region(std::string_view name, std::string_view region) {
+  if (!region.empty() && region.starts_with("layers.") && name.size() > region.size() && name.starts_with(region) &&
+      name[region.size()] == '.') {
+    return name.substr(region.size() + 1);
+  }
+  return name;
+}
+
+void add(OpCost& sum, const OpCost& cost, double times) {
+  if (cost.seconds > sum.seconds / std::max(times, 1.0) || sum.seconds == 0) {  // bound and source of the largest
+    sum.bound = cost.bound;
+    sum.source = cost.source;
+  }
+  sum.seconds += times * cost.seconds;
+  sum.compute_s += times * cost.compute_s;
+  sum.memory_s += times * cost.memory_s;
+  sum.network_s += times * cost.network_s;
+  sum.launch_s += times * cost.launch_s;
+  sum.matrix_term_s += times * cost.matrix_term_s;
+  sum.vector_term_s += times * cost.vector_term_s;
+  sum.memory_term_s += times * cost.memory_term_s;
+  sum.flops += times * cost.flops;
+  sum.bytes += times * cost.bytes;
+  sum.bytes_sent += times * cost.bytes_sent;
+  sum.unverified = sum.unverified || cost.unverified;
+}
+
+class Planner {
+ public:
+  Planner(const PlanRequest& request, const PlanOptions& options) : options_(options), layout_(request.layout) { plan_.request = request; }
+
+  Result<Plan> run() {
+    const auto start = std::chrono::steady_clock::now();
+    const PlanRequest& r = plan_.request;
+    WEFT_RETURN_IF_ERROR(r.engine->executor_limits ? r.model->check_layout(layout_) : check_layout(layout_));
+    WEFT_RETURN_IF_ERROR(check_request(r));
+    WEFT_ASSIGN_OR_RETURN(mesh_, Mesh::create(layout_.mesh));
+    plan_.ranks = layout_.mesh.world();
+    plan_.devices = ceil_div(plan_.ranks, int64_t{r.local_ranks});
+    workload_ = make_workload(r);
+    setting_.model = r.model.get();
+    setting_.mode = r.mode;
+    setting_.layout = layout_;
+    setting_.cache = cache_capacity(layout_, workload_.sizes);
+    setting_.threads = r.threads;
+    setting_.canonical_sums = r.engine->executor_limits;
+    WEFT_RETURN_IF_ERROR(memory());
+    if (options_.times) {
+      WEFT_ASSIGN_OR_RETURN(CostModel model, CostModel::create(*r.device));
+      cost_ = std::move(model);
+    }
+    WEFT_RETURN_IF_ERROR(steps());
+    if (options_.times) serve();
+    if (options_.max_batch) WEFT_RETURN_IF_ERROR(max_batch());
+    marks();
+    plan_.planning_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return std::move(plan_);
+  }
+
+ private:
+  // ---- Graphs, each built once
+
+  Result<const StepGraph*> graph(const StepKey& key) {
+    for (const StepGraph& have : graphs_) {
+      if (have.key == key) return &have;
+    }
+    WEFT_ASSIGN_OR_RETURN(StepGraph made, build_step(setting_, key));
+    graphs_.push_back(std::move(made));
+    return &graphs_.back();
+  }
+
+  // ---- Memory
+
+  Result<RankLedger> ledger(int stage) {
+    std::vector<const StepGraph*> steps;
+    for (StepKey key : workload_.shapes) {
+      key.stage = stage;
+      WEFT_ASSIGN_OR_RETURN(const StepGraph* step, graph(key));
+      steps.push_back(step);
+    }
+    // Caches of draft layers are there, whether or not drafts are made.
+    std::vector<StepGraph> unused;
+    if (plan_.request.drafts == 0 && plan_.request.model->num_draft_layers() > 0) {
+      WEFT_ASSIGN_OR_RETURN(StepGraph draft, build_step(setting_, {GraphKind::kDraft, StepPhase::kDecode, 1, 1, stage, {}}));
+      unused.push_back(std::move(draft));
+    }
+    return make_ledger(plan_.request, setting_, stage, steps, unused);
+  }
+
+  Status memory() {
+    for (int stage = 0; stage < layout_.mesh.pp; ++stage) {
+      WEFT_ASSIGN_OR_RETURN(RankLedger made, ledger(stage));
+      plan_.ledger.push_back(std::move(made));
+      if (plan_.ledger.back().total() > plan_.ledger[static_cast<size_t>(plan_.worst_stage)].total()) plan_.worst_stage = stage;
+    }
+    const DeviceProfile& device = *plan_.request.device;
+    const auto& bytes = device.visible_bytes ? device.visible_bytes : device.nominal_bytes;
+    if (!bytes) {
+      plan_.notes.push_back(fmt::format("{}: the profile does not say how much memory it has", device.name));
+      plan_.fits = true;
+      return {};
+    }
+    if (!device.visible_bytes) plan_.notes.push_back(fmt::format("{}: memory of the data sheet; what software may use is less", device.name));
+    plan_.capacity_bytes = static_cast<int64_t>(bytes->value);
+    plan_.fits = plan_.needed_bytes() <= plan_.capacity_bytes;
+    return {};
+  }
+
+  // Caches grow with the requests, steps too; weights do not.
+  Status max_batch() {
+    if (plan_.capacity_bytes == 0) return {};
+    const PlanRequest& r = plan_.request;
+    int64_t most = -1;
+    for (const RankLedger& stage : plan_.ledger) {
+      const double per_request = static_cast<double>(stage.cache_bytes_per_request) +
+                                 stage.cache_bytes_per_token * static_cast<double>(align_up(r.context(), setting_.cache.page_tokens));
+      const double free = static_cast<double>(plan_.capacity_bytes / r.local_ranks - (stage.total() - stage.cache_bytes));
+      const int64_t here = free <= 0 ? 0 : per_request <= 0 ? r.batch : static_cast<int64_t>(free / per_request) * layout_.mesh.dp;
+      most = most < 0 ? here : std::min(most, here);
+    }
+    plan_.max_batch = std::max<int64_t>(most, 0);
+    return {};
+  }
+
+  // ---- Times
+
+  RankContext context_of(int rank) const {
+    RankContext context;
+    context.rank = rank;
+    for (int axis = 0; axis < kNumMeshAxes; ++axis) {
+      context.size[static_cast<size_t>(axis)] = mesh_->size(static_cast<MeshAxis>(axis));
+      context.index[static_cast<size_t>(axis)] = mesh_->index(static_cast<MeshAxis>(axis), rank);
+    }
+    return context;
+  }
+
+  // The rank of a stage whose queries look furthest back: the first or the last one of the groups that split them.
+  struct Place {
+    int rank = 0;
+    RowSets rows;
+  };
+  Result<Place> slowest_rank(const WorkStep& step, int stage) {
+    const RowSetOptions split = row_set_options(layout_, step.phase);
+    const auto queries = query_split(layout_, step.phase);
+    Place best;
+    int64_t most = -1;
+    for (const bool last : {false, true}) {
+      MeshCoordinate at;
+      at.pp = stage;
+      if (last) at.tp = layout_.mesh.tp - 1, at.pcp = layout_.mesh.pcp - 1;
+      Place place{mesh_->rank(at), {}};
+      WEFT_ASSIGN_OR_RETURN(place.rows, make_row_sets(step.batch, split, context_of(place.rank)));
+      int64_t load = 0;
+      if (queries) {
+        const RowSet set = queries->axis == MeshAxis::kTp ? RowSet::kTp : RowSet::kPcp;
+        for (const int32_t row : place.rows.of(Rows::kTokens, set).rows) load += 1 + step.batch.positions[static_cast<size_t>(row)];
+      }
+      if (load > most) {
+        most = load;
+        best = std::move(place);
+      }
+      if (!queries) break;
+    }
+    return best;
+  }
+
+  Result<StagePlan> cost_stage(const WorkStep& work, int stage) {
+    const PlanRequest& r = plan_.request;
+    StagePlan out;
+    WEFT_ASSIGN_OR_RETURN(const Place place, slowest_rank(work, stage));
+    StepKey key{work.kind, work.phase, work.group_rows(), std::max<int64_t>(work.group_logits(), 1), stage, {}};
+    for (size_t set = 1; set < kNumRowSets; ++set) {
+      const auto rows = place.rows.tokens[set].size();
+      if (!place.rows.tokens[set].counts.empty()) key.rows_of_set[set] = std::max<int64_t>(rows, 1);
+    }
+    WEFT_ASSIGN_OR_RETURN(const StepGraph* step, graph(key));
+    out.rank = place.rank;
+    WorkEnv traffic_env{r.threads};
+    traffic_env.routing = routing();
+    out.traffic = traffic_of(*step, traffic_env, r.engine.get());
+    std::vector<TrafficLine> more = engine_traffic(*step, layout_, work.group_logits(), r.model->vocab_size());
+    const bool runs = work.kind == GraphKind::kTrunk || stage + 1 == layout_.mesh.pp;  // draft layers are in the last stage
+    if (cost_ && runs) WEFT_RETURN_IF_ERROR(cost_nodes(work, place, *step, more, out));
+    out.traffic.insert(out.traffic.end(), more.begin(), more.end());
+    return out;
+  }
+
+  Routing routing() const {
+    Routing routing = plan_.request.routing;
+    routing.expert_ranks = layout_.mesh.ep;
+    return routing;
+  }
+
+  Status cost_nodes(const WorkStep& work, const Place& place, const StepGraph& graph_of_step, const std::vector<TrafficLine>& more, StagePlan& out) {
+    const PlanRequest& r = plan_.request;
+    const StepGraph* step = &graph_of_step;
+    const int stage = step->key.stage;
+    CostEnv env;
+    env.threads = r.threads;
+    env.local_ranks = r.local_ranks;
+    env.launch = r.eager ? LaunchMode::kEager : LaunchMode::kGraph;
+    env.routing = routing();
+    env.batch = &work.batch;
+    env.row_sets = &place.rows;
+    for (int axis = 0; axis < kNumMeshAxes; ++axis) {
+      env.groups[static_cast<size_t>(axis)] = group_shape(mesh_->group(static_cast<MeshAxis>(axis), place.rank), *r.device, r.local_ranks);
+    }
+    const RankLedger& ledger = plan_.ledger[static_cast<size_t>(stage)];
+    env.working_set_bytes = static_cast<double>(ledger.weight_bytes + ledger.cache_bytes + ledger.arena_bytes) * r.local_ranks;
+
+    const auto& nodes = step->graph.nodes();
+    std::vector<OpCost> costs(nodes.size());
+    std::map<std::pair<std::string_view, std::string_view>, size_t> by_name;
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      const Node& node = nodes[n];
+      // Nothing is computed for logits that nobody wants.
+      const ValueRole first = node.out.empty() ? ValueRole::kActivation : step->graph.value(node.out[0]).role;
+      if (first == ValueRole::kActivation && !node.out.empty() && work.group_logits() == 0 &&
+          step->graph.value(node.out[0]).type.rows == Rows::kLogits) {
+        continue;
+      }
+      WEFT_ASSIGN_OR_RETURN(costs[n], cost_->cost(step->graph, node, env));
+      const auto times = static_cast<double>(step->node_repeat[n]);
+      out.compute_s += times * costs[n].compute_s;
+      out.memory_s += times * costs[n].memory_s;
+      out.network_s += times * costs[n].network_s;
+      out.launch_s += times * costs[n].launch_s;
+      out.source_s[static_cast<size_t>(costs[n].source)] += times * costs[n].seconds;
+      unverified_ = unverified_ || costs[n].unverified;
+      if (!options_.ops) continue;
+      const std::string_view name = node.out.empty() ? op_name(node.op) : without_region(step->graph.value(node.out[0]).name, node.region);
+      const auto [at, fresh] = by_name.emplace(std::pair(name, op_name(node.op)), out.ops.size());
+      if (fresh) out.ops.push_back({std::string(name), std::string(op_name(node.op)), node.stream, 0, {}});
+      PlanOp& op = out.ops[at->second];
+      op.calls += step->node_repeat[n];
+      add(op.cost, costs[n], times);
+    }
+    std::stable_sort(out.ops.begin(), out.ops.end(), [](const PlanOp& a, const PlanOp& b) { return a.cost.seconds > b.cost.seconds; });
+    const TimelineOptions how{!r.device->is_cpu(), layout_.prefetch, options_.timeline};
+    out.timeline = schedule(*step, costs, how);
+    out.seconds = out.timeline.makespan_s;
+    out.exposed_s = out.timeline.exposed_s;
+    for (const TrafficLine& line : more) {
+      WEFT_ASSIGN_OR_RETURN(const double seconds, engine_seconds(line, env, place.rank));
+      out.hand_over_s += seconds;
+    }
+    return {};
+  }
+
+  Result<double> engine_seconds(const TrafficLine& line, const CostEnv& env, int rank) const {
+    if (line.bytes_sent == 0) return 0.0;
+    const auto bytes = static_cast<double>(line.bytes_sent);
+    if (line.op == "send") {
+      const std::vector<int> stages = mesh_->group(MeshAxis::kPp, rank);
+      const int here = mesh_->index(MeshAxis::kPp, rank);
+      WEFT_ASSIGN_OR_RETURN(const CollectiveCost cost, cost_->transfer(rank, stages[static_cast<size_t>(here) + 1], bytes, env.local_ranks));
+      return cost.seconds;
+    }
+    const bool broadcast = line.op == "broadcast";
+    const double moved = broadcast ? bytes : bytes * static_cast<double>(line.group_size) / static_cast<double>(line.group_size - 1);
+    WEFT_ASSIGN_OR_RETURN(const CollectiveCost cost, collective_cost(cost_->device(), broadcast ? CollectiveKind::kBroadcast : CollectiveKind::kAllGather,
+                                                                     env.groups[static_cast<size_t>(line.axis)], moved));
+    return cost.seconds;
+  }
+
+  Result<StepPlan> cost_step(const WorkStep& work) {
+    StepPlan step;
+    step.name = work.name;
+    step.rows = work.rows;
+    step.requests = static_cast<int64_t>(work.batch.segments.size()) * layout_.mesh.dp;
+    step.context = work.context;
+    step.times = work.times;
+    step.micro_batches = work.micro_batches;
+    double sum = 0, most = 0;
+    for (int stage = 0; stage < layout_.mesh.pp; ++stage) {
+      WEFT_ASSIGN_OR_RETURN(StagePlan made, cost_stage(work, stage));
+      const double seconds = made.seconds + made.hand_over_s;
+      sum += seconds;
+      most = std::max(most, seconds);
+      step.stages.push_back(std::move(made));
+    }
+    // The first micro-batch goes through all stages, the others follow at the pace of the slowest.
+    step.seconds = sum + static_cast<double>(work.micro_batches - 1) * most;
+    if (layout_.mesh.pp > 1) step.bubble = pipeline_bubble(layout_.mesh.pp, work.micro_batches);
+    return step;
+  }
+
+  Status steps() {
+    for (const WorkStep& work : workload_.prefill) {
+      WEFT_ASSIGN_OR_RETURN(plan_.prefill.emplace_back(), cost_step(work));
+    }
+    for (const WorkStep& work : workload_.prefill_drafts) {
+      WEFT_ASSIGN_OR_RETURN(plan_.prefill_drafts.emplace_back(), cost_step(work));
+    }
+    for (const auto* steps : {&plan_.prefill, &plan_.prefill_drafts}) {
+      for (const StepPlan& step : *steps) plan_.prefill_all_s += step.seconds * static_cast<double>(step.times);
+    }
+    if (workload_.decode.rows > 0) {
+      WEFT_ASSIGN_OR_RETURN(plan_.decode, cost_step(workload_.decode));
+      plan_.decode_step_s = plan_.decode.seconds;
+    }
+    for (const WorkStep& work : workload_.drafts) {
+      const bool same = !plan_.drafts.empty() && plan_.drafts.back().rows == work.rows;
+      if (same) {
+        ++plan_.drafts.back().times;
+      } else {
+        WEFT_ASSIGN_OR_RETURN(plan_.drafts.emplace_back(), cost_step(work));
+      }
+      plan_.decode_step_s += plan_.drafts.back().seconds;
+    }
+    plan_.tokens_per_step = tokens_per_step(plan_.request.drafts, plan_.request.acceptance);
+    return {};
+  }
+
+  void serve() {
+    const PlanRequest& r = plan_.request;
+    ServiceInput input;
+    input.batch = r.batch;
+    input.gen = r.gen;
+    input.prompt = r.prompt;
+    input.cached = r.cached;
+    input.devices = plan_.devices;
+    input.prefill_all_s = plan_.prefill_all_s;
+    input.waves = workload_.waves;
+    input.prefill_first_s = plan_.prefill_all_s / static_cast<double>(std::max<int64_t>(workload_.waves, 1));
+    input.decode_step_s = plan_.decode_step_s;
+    input.tokens_per_step = plan_.tokens_per_step;
+    plan_.service = service(input);
+    plan_.has_times = true;
+  }
+
+  void marks() {
+    if (unverified_ || !options_.times) {
+      for (const std::string& figure : plan_.request.device->unverified) {
+        plan_.unverified.push_back(fmt::format("{}: {}", plan_.request.device->name, figure));
+      }
+    }
+    for (const RankLedger& stage : plan_.ledger) {
+      for (const LedgerLine& line : stage.lines) {
+        if (!line.unverified) continue;
+        std::string text = fmt::format("{}: {}", plan_.request.engine->name, line.what);
+        if (std::find(plan_.unverified.begin(), plan_.unverified.end(), text) == plan_.unverified.end()) plan_.unverified.push_back(std::move(text));
+      }
+    }
+  }
+
+  const PlanOptions& options_;
+  const Layout layout_;
+  Plan plan_;
+  std::optional<Mesh> mesh_;
+  Workload workload_;
+  StepSetting setting_;
+  std::deque<StepGraph> graphs_;
+  std::optional<CostModel> cost_;
+  bool unverified_ = false;
+};
+
+}  // namespace
+
+Result<Plan> make_plan(const PlanRequest& request, const PlanOptions& options) { return Planner(request, options).run(); }
+
+}  // namespace weft

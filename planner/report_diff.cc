@@ -1,0 +1,138 @@
+// Two plans side by side.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "planner/report.h"
+#include "planner/report_units.h"
+
+namespace weft {
+namespace {
+
+// One line of a comparison; bytes or seconds.
+struct DiffLine {
+  std::string section, what;
+  double a = 0, b = 0;
+  bool seconds = false;
+  std::string why;
+};
+
+using Key = std::tuple<int, std::string, std::string>;  // category, what, storage
+
+void memory_lines(const Plan& a, const Plan& b, std::vector<DiffLine>& out) {
+  std::map<Key, DiffLine> lines;
+  std::map<Key, std::string> reason[2];
+  const Plan* plans[2] = {&a, &b};
+  for (int side = 0; side < 2; ++side) {
+    for (const LedgerLine& line : plans[side]->ledger[static_cast<size_t>(plans[side]->worst_stage)].lines) {
+      const Key key{static_cast<int>(line.category), line.what, line.storage};
+      DiffLine& d = lines[key];
+      d.section = ledger_category_name(line.category);
+      d.what = fmt::format("{}{}{}", line.what, line.storage.empty() ? "" : " ", line.storage);
+      (side == 0 ? d.a : d.b) += static_cast<double>(line.bytes);
+      const std::string text = line.copies > 1 ? fmt::format("x {}: {}", line.copies, line.reason) : line.reason;
+      if (!text.empty()) reason[side][key] = text;
+    }
+  }
+  for (auto& [key, line] : lines) {
+    const std::string &before = reason[0][key], &after = reason[1][key];
+    if (before != after) line.why = fmt::format("{} -> {}", before.empty() ? "split" : before, after.empty() ? "split" : after);
+    out.push_back(std::move(line));
+  }
+  const auto total = [](const Plan& p) { return static_cast<double>(p.ledger[static_cast<size_t>(p.worst_stage)].total()); };
+  out.push_back({"memory", "total of a rank", total(a), total(b), false, ""});
+}
+
+void service_lines(const Plan& a, const Plan& b, std::vector<DiffLine>& out) {
+  if (!a.has_times || !b.has_times) return;
+  out.push_back({"service", "TTFT", a.service.ttft_s, b.service.ttft_s, true, ""});
+  out.push_back({"service", "TPOT", a.service.tpot_s, b.service.tpot_s, true, ""});
+  out.push_back({"service", "decode step", a.decode_step_s, b.decode_step_s, true, ""});
+}
+
+// The slowest stage of a step, by op and by collective.
+void step_lines(const StepPlan& a, const StepPlan& b, std::vector<DiffLine>& out) {
+  if (a.stages.empty() || b.stages.empty()) return;
+  const StepPlan* steps[2] = {&a, &b};
+  std::map<std::string, DiffLine> ops, sent;
+  std::map<std::string, std::string> bound[2];
+  for (int side = 0; side < 2; ++side) {
+    const auto& stages = steps[side]->stages;
+    const StagePlan& stage = *std::max_element(stages.begin(), stages.end(), [](const auto& x, const auto& y) { return x.seconds < y.seconds; });
+    for (const PlanOp& op : stage.ops) {
+      DiffLine& d = ops[op.name];
+      d.section = a.name;
+      d.what = op.name;
+      d.seconds = true;
+      (side == 0 ? d.a : d.b) += op.cost.seconds;
+      bound[side][op.name] = bound_name(op.cost.bound);
+    }
+    for (const TrafficLine& line : stage.traffic) {
+      const std::string name = fmt::format("{} over {}", line.op, mesh_axis_name(line.axis));
+      DiffLine& d = sent[name];
+      d.section = a.name + " sends";
+      d.what = name;
+      (side == 0 ? d.a : d.b) += static_cast<double>(line.bytes_sent);
+    }
+  }
+  for (auto& [name, line] : ops) {
+    if (bound[0][name] != bound[1][name]) line.why = fmt::format("{} -> {}", bound[0][name].empty() ? "none" : bound[0][name],
+                                                                 bound[1][name].empty() ? "none" : bound[1][name]);
+    out.push_back(std::move(line));
+  }
+  for (auto& [name, line] : sent) out.push_back(std::move(line));
+}
+
+std::vector<DiffLine> diff(const Plan& a, const Plan& b) {
+  std::vector<DiffLine> lines;
+  memory_lines(a, b, lines);
+  service_lines(a, b, lines);
+  if (a.has_times && b.has_times) {
+    if (!a.prefill.empty() && !b.prefill.empty()) step_lines(a.prefill.back(), b.prefill.back(), lines);
+    if (a.decode.rows > 0 && b.decode.rows > 0) step_lines(a.decode, b.decode, lines);
+  }
+  return lines;
+}
+
+std::string title(const Plan& p) { return fmt::format("{}{}", to_string(p.request.layout), p.request.engine->name == "weft" ? "" : "@" + p.request.engine->name); }
+
+}  // namespace
+
+std::string plan_diff_text(const Plan& a, const Plan& b) {
+  constexpr double kSmall = 0.001;  // of the largest change of its section; less is left out
+  const std::vector<DiffLine> lines = diff(a, b);
+  std::map<std::string, double> largest;
+  for (const DiffLine& line : lines) largest[line.section] = std::max(largest[line.section], std::fabs(line.b - line.a));
+  std::string out = fmt::format("{} on {}\nA = {} ({})\nB = {} ({})\n\n", a.request.model_name, a.request.device->name, title(a),
+                                a.fits ? "fits" : "does not fit", title(b), b.fits ? "fits" : "does not fit");
+  TextTable table("llrrrl");
+  table.row({"", "", "A", "B", "B - A", "why"});
+  std::string section;
+  for (const DiffLine& line : lines) {
+    const double change = line.b - line.a;
+    const bool sum = line.section == "memory" || line.section == "service";
+    if (!sum && std::fabs(change) <= kSmall * largest[line.section]) continue;
+    const auto words = [&](double v) { return line.seconds ? (v < 0 ? "-" + seconds_words(-v) : seconds_words(v)) : bytes_words(v); };
+    table.row({line.section == section ? "" : line.section, line.what, words(line.a), words(line.b), (change > 0 ? "+" : "") + words(change), line.why});
+    section = line.section;
+  }
+  return out + table.text();
+}
+
+nlohmann::ordered_json plan_diff_json(const Plan& a, const Plan& b) {
+  nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+  for (const DiffLine& line : diff(a, b)) {
+    lines.push_back({{"section", line.section},
+                     {"what", line.what},
+                     {"unit", line.seconds ? "s" : "B"},
+                     {"a", line.a},
+                     {"b", line.b},
+                     {"change", line.b - line.a},
+                     {"why", line.why}});
+  }
+  return {{"schema", "weft.plan.diff"}, {"version", kPlanSchemaVersion}, {"a", title(a)}, {"b", title(b)}, {"lines", lines}};
+}
+
+}  // namespace weft
