@@ -48,7 +48,7 @@ Result<int64_t> count_parameters(const Engine& engine) {
   int64_t parameters = 0;
   for (const Value& value : graph.values()) {
     const DType dtype = value.type.dtype();
-    if (value.role != ValueRole::kWeight || dtype == DType::kF8E8M0 || dtype == DType::kI64) continue;
+    if (!is_weight(value.role) || dtype == DType::kF8E8M0 || dtype == DType::kI64) continue;
     parameters += value.type.shape().num_elements();
   }
   return parameters;

@@ -51,7 +51,7 @@ class GraphCommand : public Command {
         {"context", options.cache.max_context},
         {"nodes", graph.nodes().size()},
         {"values", graph.values().size()},
-        {"bytes", {{"weights", plan.weight_bytes}, {"caches", plan.state_bytes}, {"activations", plan.arena_bytes}}},
+        {"bytes", {{"weights", plan.weight_bytes}, {"derived_weights", plan.derived_bytes}, {"caches", plan.state_bytes}, {"activations", plan.arena_bytes}}},
         {"text", text}});
     return {};
   }

@@ -11,6 +11,7 @@ std::string text(int64_t bytes) { return bytes_text(static_cast<double>(bytes));
 nlohmann::ordered_json rank_json(const RankReport& report) {
   const MemoryUse& memory = report.memory;
   nlohmann::ordered_json json = {{"weights_bytes", memory.weight_file_bytes},
+                                 {"derived_weights_bytes", memory.derived_weight_bytes},
                                  {"cache_bytes", memory.cache_bytes},
                                  {"step_bytes", memory.arena_bytes},
                                  {"activation_bytes", memory.arena.activations},
@@ -55,9 +56,10 @@ Status note_memory(Engine& engine, Console& console) {
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const MemoryUse& m = reports[rank].memory;
     const bool many = reports.size() > 1;
-    console.note(fmt::format("memory    {}weights {} (mapped file), caches {} (reserved), step {}: activations {}, {}scratch {}",
-                             many ? fmt::format("rank {}: ", rank) : "", text(m.weight_file_bytes), text(m.cache_bytes),
-                             text(m.arena_bytes), text(m.arena.activations),
+    console.note(fmt::format("memory    {}weights {} (mapped file), {}caches {} (reserved), step {}: activations {}, {}scratch {}",
+                             many ? fmt::format("rank {}: ", rank) : "", text(m.weight_file_bytes),
+                             m.derived_weight_bytes == 0 ? "" : fmt::format("derived weights {}, ", text(m.derived_weight_bytes)),
+                             text(m.cache_bytes), text(m.arena_bytes), text(m.arena.activations),
                              many ? fmt::format("communication {}, ", text(m.arena.communication)) : "", text(m.arena.scratch)));
   }
   for (size_t rank = 0; rank < reports.size() && reports.size() > 1; ++rank) {
@@ -69,10 +71,10 @@ Status note_memory(Engine& engine, Console& console) {
 Result<std::string> memory_table(Engine& engine) {
   WEFT_ASSIGN_OR_RETURN(const std::vector<RankReport> reports, engine.reports());
   std::vector<std::vector<std::string>> rows = {
-      {"rank", "weights (mapped)", "caches", "step memory", "activations", "communication", "scratch", "sent"}};
+      {"rank", "weights (mapped)", "derived weights", "caches", "step memory", "activations", "communication", "scratch", "sent"}};
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const MemoryUse& m = reports[rank].memory;
-    rows.push_back({fmt::format("{}", rank), text(m.weight_file_bytes), text(m.cache_bytes), text(m.arena_bytes),
+    rows.push_back({fmt::format("{}", rank), text(m.weight_file_bytes), text(m.derived_weight_bytes), text(m.cache_bytes), text(m.arena_bytes),
                     text(m.arena.activations), text(m.arena.communication), text(m.arena.scratch), sent_text(reports[rank])});
   }
   return markdown_table(rows);

@@ -18,6 +18,8 @@ class GraphBuilder {
 
   ValueId input(const std::string& name, ValueType type) { return add_value(name, type, ValueRole::kInput); }
   ValueId weight(const std::string& name, TensorType type) { return add_value(name, {type}, ValueRole::kWeight); }
+  // A weight that no file holds: Model::derive makes it.
+  ValueId derived(const std::string& name, TensorType type) { return add_value(name, {type}, ValueRole::kDerived); }
   ValueId state(const std::string& name, TensorType type) { return add_value(name, {type}, ValueRole::kState); }
 
   // Appends a node named "<region>.<name>" and returns its first output (-1 after an error, or without outputs).

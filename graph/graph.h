@@ -1,6 +1,7 @@
 // The SPMD graph of one step: what every rank executes.
 //
-// Nodes stand in execution order. Values are inputs of the step, weights, states (caches) or activations. A node's outputs are
+// Nodes stand in execution order. Values are inputs of the step, weights (of the files, or derived from those: made when a model
+// is loaded), states (caches) or activations. A node's outputs are
 // typed once, by its op's infer and shard_rule, when it is added; nobody computes them again.
 #pragma once
 
@@ -15,7 +16,8 @@ namespace weft {
 
 using ValueId = int32_t;
 
-enum class ValueRole { kInput, kWeight, kState, kActivation };
+enum class ValueRole { kInput, kWeight, kDerived, kState, kActivation };
+inline bool is_weight(ValueRole role) { return role == ValueRole::kWeight || role == ValueRole::kDerived; }
 enum class Stream { kCompute, kComm, kPrefetch };
 
 struct Value {

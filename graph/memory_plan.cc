@@ -87,6 +87,7 @@ MemoryPlan plan_memory(const Graph& graph, const WorkEnv& env) {
     const Value& value = graph.values()[id];
     const int64_t bytes = value.type.tensor.bytes();
     if (value.role == ValueRole::kWeight) plan.weight_bytes += bytes;
+    if (value.role == ValueRole::kDerived) plan.derived_bytes += bytes;
     if (value.role == ValueRole::kState) plan.state_bytes += bytes;
     if (value.role != ValueRole::kInput) continue;
     plan.value_offset[id] = arena.allocate(bytes);

@@ -2,7 +2,7 @@
 // planner reports exactly this.
 //
 // Step inputs, activations and the scratch of ops share one arena: each has an offset for the time in which it is live. Weights
-// stay in the mapped files; states lie in the caches.
+// stay in the mapped files, derived ones have memory of their own; states lie in the caches.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,8 @@ struct MemoryPlan {
   int64_t arena_bytes = 0;              // peak of live inputs, activations and scratch, as laid out
   ArenaUse fullest;                     // at the node where most is live
   int fullest_node = -1;                // the first such node
-  int64_t weight_bytes = 0;             // of all weight values
+  int64_t weight_bytes = 0;             // of all weight values that files hold
+  int64_t derived_bytes = 0;            // of all derived weights
   int64_t state_bytes = 0;              // of all state values
 
   bool operator==(const MemoryPlan&) const = default;

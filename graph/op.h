@@ -8,6 +8,7 @@
 #include "graph/ops/elementwise.h"
 #include "graph/ops/embedding.h"
 #include "graph/ops/hyper_connection_op.h"
+#include "graph/ops/layer_norm_op.h"
 #include "graph/ops/linear_op.h"
 #include "graph/ops/moe.h"
 #include "graph/ops/quantise_op.h"
@@ -16,8 +17,8 @@
 
 namespace weft {
 
-using Op = std::variant<Embedding, RmsNorm, Linear, RopeTable, Rope, Quantise, HcPre, HcPost, HcHead, Swiglu, Add, AddStreams,
-                        AddPositionBias, GatherRows, MoeRoute, Experts, ExpertSlots, RingWrite, Compressor, IndexTopK, SparseAttention, AllReduce,
+using Op = std::variant<Embedding, RmsNorm, LayerNorm, Linear, RopeTable, Rope, Quantise, HcPre, HcPost, HcHead, Swiglu, Add, AddStreams,
+                        AddPositionBias, Concat, GatherRows, MoeRoute, Experts, ExpertSlots, RingWrite, AppendRows, Compressor, IndexTopK, SparseAttention, AllReduce,
                         ReduceScatter, AllGather, SliceRows, HeadsToRows, SharedQuantise, ExpertDispatch, ExpertCombine>;
 
 template <class>

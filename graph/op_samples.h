@@ -42,13 +42,17 @@ inline std::vector<OpSample> op_samples(std::mt19937_64& random) {
   std::vector<OpSample> samples = {
       {Embedding{flag() ? 0 : streams, a}, {tokens(i32, {t}), fixed(DType::kBF16, {pick(1, 9), d})}},
       {RmsNorm{number(), NormRounding::kOnce}, {x, fixed(f32, {d})}},
+      {RmsNorm{number(), NormRounding::kOnce}, {x, fixed(DType::kBF16, {d - 1})}},
       {RmsNorm{number(), NormRounding::kEachStep}, {x}},
+      {LayerNorm{number()}, {x, fixed(f32, {d}), fixed(f32, {d})}},
       {Linear{f32, ActQuant::kInt8PerRow, groups, k_blocks, flag() ? 0 : groups, 0, 0},
        {tokens(a, {t, groups * k}), fixed(DType::kBF16, {n, k})}},
       {Linear{a, ActQuant::kFp8Block128, groups, k_blocks, 0, 3, 7},
        {tokens(a, {t, groups * k}), fixed(DType::kF4E2M1, {n, k}), fixed(DType::kF8E8M0, {(n + 2) / 3, (k + 6) / 7})}},
+      {Linear{a, ActQuant::kNone, heads, 1, heads, 0, 0, 3}, {tokens(a, {t, heads, d + 3}), fixed(f32, {5 * heads, d})}},
       {RopeTable{rope}, {tokens(i32, {t})}},
-      {Rope{flag() ? RopeDirection::kForward : RopeDirection::kInverse},
+      {Rope{flag() ? RopeDirection::kForward : RopeDirection::kInverse,
+            flag() ? RopePairs::kInterleaved : RopePairs::kHalfSplit, flag() ? RopePlace::kLast : RopePlace::kFirst},
        {tokens(a, {t, heads, hd}), tokens(f32, {t, rope.rotary_dims / 2, 2})}},
       {quantise, {tokens(a, {t, heads, hd})}},
       {HcPre{pick(0, 30), number(), number()},
@@ -61,6 +65,7 @@ inline std::vector<OpSample> op_samples(std::mt19937_64& random) {
       {Add{}, {tokens(f32, {t, d}), x}},
       {AddStreams{}, {x, tokens(a, {t, streams, d})}},
       {AddPositionBias{}, {tokens(f32, {t, d}), fixed(f32, {ratio, d}), tokens(i32, {t})}},
+      {Concat{}, {x, tokens(a, {t, 3})}},
       {GatherRows{pick(0, 5)}, {x}},
       {MoeRoute{RouteBy::kScore, 1, static_cast<ScoringFunc>(random() % 3), n_group, pick(1, n_group), flag(), number(),
                 number()},
@@ -71,6 +76,7 @@ inline std::vector<OpSample> op_samples(std::mt19937_64& random) {
        {x, tokens(i32, {t, top_k}), tokens(f32, {t, top_k}), stacked, stacked, stacked2, fixed(f32, scales(inner, d)),
         fixed(f32, scales(inner, d)), fixed(f32, scales(d, inner))}},
       {RingWrite{}, {tokens(a, {t, hd}), cache}},
+      {AppendRows{pick(0, 3)}, {tokens(a, {t, hd + 3}), cache}},
       {Compressor{ratio, number(), rope, flag(), quantise},
        {pool, pool, fixed(DType::kBF16, {hd}), fixed(f32, {slots, 2 * ratio + pick(0, 3), 2 * w}), cache}},
       {IndexTopK{ratio, top_k, number(), pick(1, 1000)}, {tokens(a, {t, heads, hd}), tokens(a, {t, heads}), cache}},
@@ -79,6 +85,8 @@ inline std::vector<OpSample> op_samples(std::mt19937_64& random) {
       {SparseAttention{window, ratio, number(), pick(1, 1000)},
        {tokens(a, {t, heads, hd}), tokens(a, {t, hd}), fixed(f32, {heads}), fixed(a, {slots, window, hd}), cache,
         tokens(i32, {t, top_k})}},
+      {SparseAttention{0, 1, number(), pick(1, 1000), false, pick(1, hd)},
+       {tokens(a, {t, heads, hd}), cache, tokens(i32, {t, top_k})}},
   };
   // Between ranks.
   const auto lies = [](ValueType type, MeshAxis axis, Placement placement) {

@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::string_view kStreamNames[] = {"compute", "comm", "prefetch"};
 constexpr std::pair<ValueRole, std::string_view> kRoleNames[] = {
-    {ValueRole::kInput, "input"}, {ValueRole::kWeight, "weight"}, {ValueRole::kState, "state"}};
+    {ValueRole::kInput, "input"}, {ValueRole::kWeight, "weight"}, {ValueRole::kDerived, "derived"},
+    {ValueRole::kState, "state"}};
 
 bool is_plain(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
@@ -112,7 +113,7 @@ std::string to_text(const Graph& graph) {
 std::string summarise(const Graph& graph) {
   int64_t weights = 0, states = 0, weight_bytes = 0, state_bytes = 0;
   for (const Value& value : graph.values()) {
-    if (value.role == ValueRole::kWeight) ++weights, weight_bytes += value.type.tensor.bytes();
+    if (is_weight(value.role)) ++weights, weight_bytes += value.type.tensor.bytes();
     if (value.role == ValueRole::kState) ++states, state_bytes += value.type.tensor.bytes();
   }
   std::string text = fmt::format("graph {}: {} nodes, {} weights ({} bytes), {} states ({} bytes)\n", graph.name(),
@@ -121,7 +122,7 @@ std::string summarise(const Graph& graph) {
     std::string reads, changes;
     for (ValueId id : node.in) {
       const Value& value = graph.value(id);
-      if (value.role == ValueRole::kWeight) reads += fmt::format(" {}", to_string(value.type));
+      if (is_weight(value.role)) reads += fmt::format(" {}", to_string(value.type));
     }
     for (int index : std::visit([](const auto& op) { return op.mutates(); }, node.op)) {
       changes += " " + graph.value(node.in[index]).name;

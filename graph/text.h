@@ -3,6 +3,7 @@
 //   graph tiny
 //   input tokens: I32[tokens 8]
 //   weight embed.weight: BF16[64,16]
+//   derived layers.0.attn.w_uk: F32[64,8]
 //   x = embedding(tokens, embed.weight) {streams=0, dtype=F32}: F32[tokens 8,16]
 //   state layers.0.window: F32[2,7,16]
 //   ring_write(x, layers.0.window) in layers.0

@@ -66,7 +66,7 @@ TEST(GraphText, PlacementsReadBack) {
       "graph sharded\n"
       "input x: F32[tokens 4,8] pcp:shard(0) tp:shard(1)\n"
       "weight w: F32[6,8] tp:shard(1)\n"
-      "y = linear(x, w) {dtype=F32, act_quant=none, groups=1, k_blocks=2, heads=0, scale_rows=0, scale_cols=0}: "
+      "y = linear(x, w) {dtype=F32, act_quant=none, groups=1, k_blocks=2, heads=0, scale_rows=0, scale_cols=0, rest=0}: "
       "F32[tokens 4,6] pcp:shard(0) tp:partial\n";
   const auto graph = parse_graph(kText);
   ASSERT_TRUE(graph.ok()) << graph.status().message();

@@ -173,16 +173,28 @@ struct CountFlops {
   void operator()(const Quantise&) {}
   void operator()(const GatherRows&) {}
   void operator()(const RingWrite&) {}
+  void operator()(const AppendRows&) {}
+  void operator()(const Concat&) {}
   void operator()(const MoeRoute&) {}
   void operator()(const RmsNorm&) {
-    for (int64_t i = 0; i < elements(0); ++i) {
+    const int64_t normed = in.size() == 2 ? in[0].shape().num_rows() * dim(1, 0) : elements(0);
+    for (int64_t i = 0; i < normed; ++i) {
       n.multiply_add(1);  // sum of squares
       n.each(1, 2);       // times the factor, times the weight
     }
   }
-  void operator()(const Linear&) {
+  void operator()(const LayerNorm&) {
+    for (int64_t i = 0; i < elements(0); ++i) {
+      n.each(1, 2);       // sum, minus the mean
+      n.multiply_add(1);  // sum of squares
+      n.each(1, 1);       // times the factor
+      n.multiply_add(1);  // times the weight, plus the bias
+    }
+  }
+  void operator()(const Linear& op) {
     // Each output of each row (or stream) is a dot product over the inputs of its group.
-    for (int64_t i = 0; i < out[0].shape().num_elements(); ++i) n.multiply_add(dim(1, 1));
+    const int64_t outputs = out[0].shape().num_elements() - dim(0, 0) * op.groups * op.rest;
+    for (int64_t i = 0; i < outputs; ++i) n.multiply_add(dim(1, 1));
   }
   void operator()(const Rope&) {
     const int64_t heads = elements(0) / in[0].shape().back(), pairs = dim(1, 1);
@@ -240,10 +252,14 @@ struct CountFlops {
     });
   }
   void operator()(const SparseAttention& op) {
+    const int at = op.inputs(in.size()).picks;
     each_row([&](int64_t position) {
       int64_t keys = std::min(position + 1, op.window);
-      if (op.ratio > 0) keys += std::min((position + 1) / op.ratio, in.size() == 6 ? dim(5, 1) : position);
-      for (int64_t i = 0; i < dim(0, 1) * keys; ++i) n.multiply_add(2 * dim(0, 2));
+      if (op.ratio > 0) keys += std::min((position + 1) / op.ratio, at >= 0 ? dim(static_cast<size_t>(at), 1) : position + 1);
+      for (int64_t i = 0; i < dim(0, 1) * keys; ++i) {
+        n.multiply_add(dim(0, 2));          // score
+        n.multiply_add(out[0].shape()[2]);  // values
+      }
     });
   }
 };
@@ -452,6 +468,13 @@ std::vector<Case> cache_cases() {
         fill_numbers(tensor, begin, count, seed);
       }
     };
+
+    const ValueType keys = fixed_type(a, {kTokens * 2 * kPagesEach, kPageRows, kDim});
+    full_requests(add("all tokens, no sink, narrow values", SparseAttention{0, 1, 0.5, kContext, false, 5}, {q, keys}), kTokens,
+                  kContext, 2 * kPagesEach);
+    Case& append = add("appended rows", AppendRows{3}, {tokens_type(a, {kTokens, kDim + 3}), keys});
+    full_requests(append, kTokens, kContext, 2 * kPagesEach);
+    append.unit = {dtype_bits(a) / 8};
 
     Case& index = add("index over a full context", IndexTopK{kRatio, kTopK, 0.5, kContext},
                       {q, tokens_type(a, {kTokens, kHeads}), entries});

@@ -97,6 +97,11 @@ class Model {
 
   // Data of a weight value of a graph (`parts` for stacked experts); an error when there are no weight files.
   virtual Result<TensorView> weight(std::string_view value_name) const = 0;
+  // Makes the slices [first, first + rows.shape()[0]) along dimension 0 of a derived weight value (ValueRole::kDerived) from
+  // stored ones, the same bytes however the dimension is cut. May be called by several threads at once.
+  virtual Status derive(std::string_view value_name, int64_t first, const TensorView& rows) const {
+    return invalid_argument(fmt::format("there is no derived weight '{}'", value_name));
+  }
 };
 
 // The family is found from config.json (model_type, architectures).

@@ -49,6 +49,9 @@ class ForwardingModel : public Model {
   Status check_layout(const Layout& layout) const override { return model_->check_layout(layout); }
   ModelSummary summary() const override { return model_->summary(); }
   Result<TensorView> weight(std::string_view value_name) const override { return model_->weight(value_name); }
+  Status derive(std::string_view value_name, int64_t first, const TensorView& rows) const override {
+    return model_->derive(value_name, first, rows);
+  }
 
  protected:
   const Model& model() const { return *model_; }

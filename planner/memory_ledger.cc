@@ -22,12 +22,12 @@ struct Held {
   int64_t bytes() const { return value->type.tensor.bytes(); }
 };
 
-std::map<std::string_view, Held> held_values(std::span<const StepGraph* const> steps, ValueRole role) {
+std::map<std::string_view, Held> held_values(std::span<const StepGraph* const> steps, std::initializer_list<ValueRole> roles) {
   std::map<std::string_view, Held> held;
   for (const StepGraph* step : steps) {
     for (size_t id = 0; id < step->graph.values().size(); ++id) {
       const Value& value = step->graph.values()[id];
-      if (value.role != role) continue;
+      if (std::find(roles.begin(), roles.end(), value.role) == roles.end()) continue;
       Held& have = held[value.name];
       if (have.value == nullptr || value.type.tensor.bytes() > have.bytes()) have = {&value, step->value_repeat[id]};
     }
@@ -177,7 +177,8 @@ class Ledger {
     Spread spread = spread_of(type.placement, setting_.layout.mesh);
     int64_t elements = type.shape().num_elements();
     DType dtype = type.dtype();
-    LedgerCategory category = info.part == WeightInfo::Part::kScale     ? LedgerCategory::kScales
+    LedgerCategory category = weight.value->role == ValueRole::kDerived ? LedgerCategory::kDerived
+                              : info.part == WeightInfo::Part::kScale   ? LedgerCategory::kScales
                               : info.part == WeightInfo::Part::kDerived ? LedgerCategory::kDerived
                                                                         : LedgerCategory::kWeights;
     std::string reason;
@@ -270,10 +271,10 @@ RankLedger make_ledger(const PlanRequest& request, const StepSetting& setting, i
   ledger.stage = stage;
   ledger.ranks = setting.layout.mesh.stage();
   Ledger lines(request, setting, ledger);
-  lines.weights(held_values(steps, ValueRole::kWeight));
+  lines.weights(held_values(steps, {ValueRole::kWeight, ValueRole::kDerived}));
   std::vector<const StepGraph*> all(steps.begin(), steps.end());
   for (const StepGraph& step : unused) all.push_back(&step);
-  lines.caches(held_values(all, ValueRole::kState));
+  lines.caches(held_values(all, {ValueRole::kState}));
   lines.arenas(steps);
   lines.reserves();
   std::stable_sort(ledger.lines.begin(), ledger.lines.end(), [](const LedgerLine& a, const LedgerLine& b) {

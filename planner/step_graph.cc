@@ -74,12 +74,15 @@ class Builder {
     };
     for (const Node& node : step.graph.nodes()) step.node_repeat.push_back(repeat(node.region));
     step.memory = plan_memory(step.graph, {setting_.threads});
-    step.memory.weight_bytes = step.memory.state_bytes = 0;
+    step.memory.weight_bytes = step.memory.derived_bytes = step.memory.state_bytes = 0;
     for (const Value& value : step.graph.values()) {
-      const bool kept = value.role == ValueRole::kWeight || value.role == ValueRole::kState;
-      const int64_t times = kept ? repeat(region_of(value.name)) : 1;
+      int64_t* kept = value.role == ValueRole::kWeight    ? &step.memory.weight_bytes
+                      : value.role == ValueRole::kDerived ? &step.memory.derived_bytes
+                      : value.role == ValueRole::kState   ? &step.memory.state_bytes
+                                                          : nullptr;
+      const int64_t times = kept != nullptr ? repeat(region_of(value.name)) : 1;
       step.value_repeat.push_back(times);
-      if (kept) (value.role == ValueRole::kWeight ? step.memory.weight_bytes : step.memory.state_bytes) += times * value.type.tensor.bytes();
+      if (kept != nullptr) *kept += times * value.type.tensor.bytes();
     }
     shares_ = std::move(shares);
     return step;

@@ -34,8 +34,8 @@ TensorView slice_of(const TensorView& whole, int dim, int64_t index, int64_t siz
 
 }  // namespace
 
-Result<Executor> Executor::create(Graph graph, const Model& model, const CacheStore& caches, ThreadPool& pool, Isa isa,
-                                  const RankContext& ranks) {
+Result<Executor> Executor::create(Graph graph, const Model& model, const DerivedWeights& derived, const CacheStore& caches,
+                                  ThreadPool& pool, Isa isa, const RankContext& ranks) {
   Executor executor;
   executor.plan_ = plan_memory(graph, {pool.size()});
   executor.bound_.resize(graph.values().size());
@@ -48,6 +48,8 @@ Result<Executor> Executor::create(Graph graph, const Model& model, const CacheSt
         if (p.kind != Placement::Kind::kSharded) continue;
         executor.bound_[id] = slice_of(executor.bound_[id], p.dim, ranks.index[axis], ranks.size[axis]);
       }
+    } else if (value.role == ValueRole::kDerived) {
+      executor.bound_[id] = derived.view(value, ranks);
     } else if (value.role == ValueRole::kState) {
       executor.bound_[id] = caches.view(value.name);
     } else {

@@ -12,6 +12,7 @@
 #include "graph/memory_plan.h"
 #include "models/model.h"
 #include "runtime/cache_store.h"
+#include "runtime/derived_weights.h"
 
 namespace weft {
 
@@ -22,10 +23,10 @@ using ValueObserver = FunctionRef<void(const Value& value, const TensorView& vie
 class Executor {
  public:
   // The graph of one rank (models/layout_graph.h); its weights are bound to this rank's slices of the model's.
-  // Borrows model, caches, pool and ranks: they outlive the executor. `arena` of memory_plan().arena_bytes is given with
+  // Borrows model, derived weights, caches, pool and ranks: they outlive the executor. `arena` of memory_plan().arena_bytes is given with
   // every run.
-  static Result<Executor> create(Graph graph, const Model& model, const CacheStore& caches, ThreadPool& pool, Isa isa,
-                                 const RankContext& ranks);
+  static Result<Executor> create(Graph graph, const Model& model, const DerivedWeights& derived, const CacheStore& caches,
+                                 ThreadPool& pool, Isa isa, const RankContext& ranks);
 
   const Graph& graph() const { return graph_; }
   const MemoryPlan& memory_plan() const { return plan_; }

@@ -63,11 +63,13 @@ Result<std::unique_ptr<RankEngine>> RankEngine::create(std::shared_ptr<const Mod
     WEFT_ASSIGN_OR_RETURN(std::set<std::string> names, engine->state_names(capacity));
     std::erase_if(specs, [&](const CacheSpec& spec) { return !names.contains(spec.name); });
   }
+  WEFT_RETURN_IF_ERROR(engine->announce_derived(capacity));
   WEFT_RETURN_IF_ERROR(engine->check_memory(specs, capacity));
   WEFT_ASSIGN_OR_RETURN(engine->caches_, CacheStore::create(std::move(specs), capacity));
   engine->synced_.assign(static_cast<size_t>(capacity.num_slots), kSynced);
   engine->length_.assign(static_cast<size_t>(o.max_sequences), 0);
   for (int64_t slot = o.max_sequences; slot-- > 0;) engine->free_slots_.push_back(static_cast<int32_t>(slot));
+  WEFT_RETURN_IF_ERROR(engine->derived_.make(*engine->model_, *engine->pool_));
   return engine;
 }
 
@@ -111,6 +113,19 @@ Result<std::set<std::string>> RankEngine::state_names(const CacheCapacity& capac
   return names;
 }
 
+Status RankEngine::announce_derived(const CacheCapacity& capacity) {
+  for (GraphKind kind : {GraphKind::kTrunk, GraphKind::kDraft}) {
+    if (kind == GraphKind::kDraft && options_.max_drafts == 0) continue;
+    for (StepPhase phase : {StepPhase::kPrefill, StepPhase::kDecode}) {
+      WEFT_ASSIGN_OR_RETURN(const StageGraph stage, build_stage(*model_, kind, {options_.mode, {1, 1}, capacity}, options_.layout,
+                                                                phase, ranks_.index_of(MeshAxis::kPp)));
+      derived_.announce(stage.graph, ranks_);
+      if (derived_.bytes() == 0) return {};  // a family has them everywhere or nowhere
+    }
+  }
+  return {};
+}
+
 StepPhase RankEngine::phase_of(std::span<const Item> items) const {
   for (const Item& item : items) {
     if (static_cast<int64_t>(item.tokens.size()) > 1 + options_.max_drafts) return StepPhase::kPrefill;
@@ -127,14 +142,15 @@ Status RankEngine::check_memory(const std::vector<CacheSpec>& specs, const Cache
   const int64_t arena = ranks * plan_memory(stage.graph, {pool_->size()}).arena_bytes;
   int64_t caches = 0;
   for (const CacheSpec& spec : specs) caches += ranks * cache_type(spec, capacity).bytes();
+  const int64_t derived = ranks * derived_.bytes(), all = arena + caches + derived;
   const int64_t available = available_memory_bytes();
-  if (arena + caches <= available) return {};
+  if (all <= available) return {};
   return check_failed(fmt::format(
-      "out of memory: caches {:.2f} GiB (context {}, {} sequences) + step memory {:.2f} GiB (steps of {} tokens){} = {:.2f} GiB, "
+      "out of memory: caches {:.2f} GiB (context {}, {} sequences) + step memory {:.2f} GiB (steps of {} tokens){}{} = {:.2f} GiB, "
       "but {:.2f} GiB are free; lower --ctx, the number of sequences or the step size",
       static_cast<double>(caches) / kGiB, options_.max_context, options_.max_sequences, static_cast<double>(arena) / kGiB,
-      options_.max_step_tokens, ranks == 1 ? "" : fmt::format(" of {} ranks", ranks),
-      static_cast<double>(arena + caches) / kGiB, static_cast<double>(available) / kGiB));
+      options_.max_step_tokens, derived == 0 ? "" : fmt::format(" + derived weights {:.2f} GiB", static_cast<double>(derived) / kGiB),
+      ranks == 1 ? "" : fmt::format(" of {} ranks", ranks), static_cast<double>(all) / kGiB, static_cast<double>(available) / kGiB));
 }
 
 CommCounters RankEngine::comm_counters() const {
@@ -156,6 +172,7 @@ CommCounters RankEngine::comm_counters(MeshAxis axis) const {
 
 MemoryUse RankEngine::memory() const {
   MemoryUse use;
+  use.derived_weight_bytes = derived_.bytes();
   use.cache_bytes = caches_.reserved_bytes();
   for (const Buffer& arena : arena_) use.arena_bytes += arena.size();
   ArenaUse fullest[2];                              // by GraphKind
@@ -183,7 +200,7 @@ Result<RankEngine::Running*> RankEngine::running(const ShapeKey& key) {
   auto at = running_.find(key);
   if (at == running_.end()) {
     WEFT_ASSIGN_OR_RETURN(StageGraph stage, build(key));
-    WEFT_ASSIGN_OR_RETURN(Executor made, Executor::create(std::move(stage.graph), *model_, caches_, *pool_, options_.isa, ranks_));
+    WEFT_ASSIGN_OR_RETURN(Executor made, Executor::create(std::move(stage.graph), *model_, derived_, caches_, *pool_, options_.isa, ranks_));
     Buffer& arena = arena_[static_cast<int>(key.kind)];
     if (made.memory_plan().arena_bytes > arena.size()) {
       WEFT_ASSIGN_OR_RETURN(arena, Buffer::allocate(made.memory_plan().arena_bytes));

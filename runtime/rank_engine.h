@@ -34,6 +34,7 @@ struct EngineOptions {
 // What a user is told about memory: bytes by category, of one rank.
 struct MemoryUse {
   int64_t weight_file_bytes = 0;     // this rank's slices of the weights that it used so far: mapped, not copied
+  int64_t derived_weight_bytes = 0;  // this rank's slices of the weights that were made when the model was loaded
   int64_t cache_bytes = 0;           // reserved; touched as they fill
   int64_t arena_bytes = 0;           // of the largest trunk and draft step so far
   ArenaUse arena;                    // what fills it at the fullest moments of those steps
@@ -139,6 +140,8 @@ class RankEngine {
   void mark_owned(std::span<const Segment> segments);
   // Decode: only rows of one new token or its drafts.
   StepPhase phase_of(std::span<const Item> items) const;
+  // Derived weights of all graphs of this rank.
+  Status announce_derived(const CacheCapacity& capacity);
   // Caches that the graphs of this rank name.
   Result<std::set<std::string>> state_names(const CacheCapacity& capacity) const;
   // Before anything is allocated.
@@ -158,6 +161,7 @@ class RankEngine {
   std::shared_ptr<const Model> model_;
   EngineOptions options_;
   std::unique_ptr<ThreadPool> pool_;
+  DerivedWeights derived_;
   CacheStore caches_;
   RankContext ranks_;
   std::vector<std::unique_ptr<Communicator>> groups_;  // of ranks_

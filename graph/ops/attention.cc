@@ -78,6 +78,39 @@ Status RingWrite::run(RunContext& ctx) const {
   return {};
 }
 
+// ---- AppendRows
+
+Result<ValueTypes> AppendRows::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 2, 2));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "rows", 2));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "entries", 3));
+  const int64_t width = in[1].shape()[2];
+  WEFT_RETURN_IF_ERROR(expect_cache(kName, in, 1, "entries", width));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "entries", {in[0].dtype()}));
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "begin", begin, 0, in[0].shape()[1]));
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "width of rows", in[0].shape()[1], begin + width, int64_t{1} << 40));
+  return ValueTypes{};
+}
+
+Work AppendRows::work(TypeSpan in, TypeSpan, const WorkEnv&) const {
+  Work work;
+  work.bytes_read = work.bytes_written = TensorType{in[0].dtype(), {in[0].shape()[0], in[1].shape()[2]}}.bytes();
+  return work;
+}
+
+Status AppendRows::run(RunContext& ctx) const {
+  const TensorView& rows = ctx.in[0];
+  const int64_t row_bytes = TensorType{rows.dtype(), {rows.shape()[1]}}.bytes();
+  const std::byte* from = rows.as<std::byte>() + TensorType{rows.dtype(), {begin}}.bytes();
+  for (const Segment& segment : ctx.segments()) {
+    const PagedRows entries(ctx.in[1], ctx.batch.pages[segment.request]);
+    for (int64_t j = 0; j < segment.len; ++j) {
+      std::memcpy(entries.row(segment.first_position() + j), from + (segment.row0 + j) * row_bytes, entries.row_bytes());
+    }
+  }
+  return {};
+}
+
 // ---- Compressor
 
 namespace {
@@ -253,7 +286,7 @@ Result<ValueTypes> IndexTopK::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "index queries", 3));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "index queries", {DType::kF32, DType::kBF16}));
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "head weights", 2));
-  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "head weights", {in[0].dtype()}));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "head weights", {in[0].dtype(), DType::kF32}));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of head weights", in[1].shape()[0], in[0].shape()[0]));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "head weights", in[1].shape()[1], in[0].shape()[1]));
   WEFT_RETURN_IF_ERROR(expect_cache(kName, in, 2, "index keys", in[0].shape()[2]));
@@ -361,66 +394,108 @@ Status IndexTopK::run(RunContext& ctx) const {
 
 // ---- SparseAttention
 
+SparseAttention::Inputs SparseAttention::inputs(size_t num_inputs) const {
+  Inputs at;
+  int next = 1;
+  if (window > 0) at.kv = next++;
+  if (has_sink) at.sink = next++;
+  if (window > 0) at.ring = next++;
+  if (ratio > 0) at.entries = next++;
+  at.count = next;
+  if (num_inputs > static_cast<size_t>(next)) at.picks = next;
+  return at;
+}
+
+// Keys of the step: of all rows, or those of the same requests as the queries.
+ShardRule SparseAttention::shard_rule(TypeSpan in) const {
+  const Inputs at = inputs(in.size());
+  const bool own = own_requests(in[0], in[at.cache()]);
+  ShardRule rule{std::vector<std::string>(in.size()), {"thv"}, "th", ""};
+  const auto set = [&](int input, std::string_view letters) {
+    if (input >= 0) rule.in[static_cast<size_t>(input)] = std::string(letters);
+  };
+  set(0, "thd");
+  set(at.kv, own ? "td" : "kd");
+  set(at.sink, "h");
+  set(at.ring, own ? "tpd" : "spd");
+  set(at.entries, own ? "ted" : "ged");
+  set(at.picks, "tj");
+  return rule;
+}
+
 int64_t SparseAttention::max_columns(int64_t picks) const {
-  if (ratio == 0) return window;
-  return window + (picks > 0 ? picks : max_context / ratio);
+  return window + (ratio == 0 ? 0 : picks > 0 ? picks : max_context / ratio);
 }
 
 Result<ValueTypes> SparseAttention::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_range(kName, "ratio", ratio, 0, 1 << 20));
-  WEFT_RETURN_IF_ERROR(expect_range(kName, "window", window, 1, 1 << 20));
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "window", window, ratio == 0 ? 1 : 0, 1 << 20));
   if (ratio > 0) WEFT_RETURN_IF_ERROR(expect_range(kName, "max_context", max_context, 1, std::numeric_limits<int32_t>::max()));
-  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, ratio == 0 ? 4 : 5, ratio == 0 ? 4 : 6));
+  const Inputs at = inputs(in.size());
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, at.count, at.count + (ratio > 0 ? 1 : 0)));
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "q", 3));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "q", {DType::kF32, DType::kBF16}));
   const int64_t rows = in[0].shape()[0], heads = in[0].shape()[1], dim = in[0].shape()[2];
-  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "kv", 2));
-  WEFT_RETURN_IF_ERROR(expect_dim(kName, "width of kv", in[1].shape()[1], dim));
-  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "kv", {DType::kF32, DType::kBF16}));
-  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "sink", {DType::kF32}));
-  WEFT_RETURN_IF_ERROR(expect_dim(kName, "sink", in[2].shape().num_elements(), heads));
-  WEFT_RETURN_IF_ERROR(expect_cache(kName, in, 3, "window ring", dim));
-  for (size_t i = 3; i < std::min<size_t>(in.size(), 5); ++i) {
-    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, static_cast<int>(i), "keys", {in[1].dtype()}));
+  WEFT_RETURN_IF_ERROR(expect_range(kName, "value_width", value_width, 0, dim));
+  if (at.kv >= 0) {
+    WEFT_RETURN_IF_ERROR(expect_rank(kName, in, at.kv, "kv", 2));
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "width of kv", in[at.kv].shape()[1], dim));
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, at.kv, "kv", {DType::kF32, DType::kBF16}));
   }
-  if (in[3].shape()[1] < window - 1) {
-    return invalid_argument(fmt::format("{}: a ring of {} rows for a window of {}", kName, in[3].shape()[1], window));
+  if (at.sink >= 0) {
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, at.sink, "sink", {DType::kF32}));
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "sink", in[at.sink].shape().num_elements(), heads));
   }
-  if (ratio > 0) WEFT_RETURN_IF_ERROR(expect_cache(kName, in, 4, "entries", dim));
-  if (in.size() == 6) {
-    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 5, "picks", {DType::kI32}));
-    WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 5, "picks", 2));
-    WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of picks", in[5].shape()[0], rows));
+  if (at.ring >= 0) {
+    WEFT_RETURN_IF_ERROR(expect_cache(kName, in, at.ring, "window ring", dim));
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, at.ring, "keys", {in[at.kv].dtype()}));
+    if (in[at.ring].shape()[1] < window - 1) {
+      return invalid_argument(fmt::format("{}: a ring of {} rows for a window of {}", kName, in[at.ring].shape()[1], window));
+    }
   }
-  return ValueTypes{{in[0].tensor, in[0].rows}};
+  if (at.entries >= 0) {
+    WEFT_RETURN_IF_ERROR(expect_cache(kName, in, at.entries, "entries", dim));
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, at.entries, "keys", {DType::kF32, DType::kBF16}));
+    if (at.kv >= 0) WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, at.entries, "keys", {in[at.kv].dtype()}));
+  }
+  if (at.picks >= 0) {
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, at.picks, "picks", {DType::kI32}));
+    WEFT_RETURN_IF_ERROR(expect_rank(kName, in, at.picks, "picks", 2));
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of picks", in[at.picks].shape()[0], rows));
+  }
+  return ValueTypes{{{in[0].dtype(), {rows, heads, value_width > 0 ? value_width : dim}}, in[0].rows}};
 }
 
 Work SparseAttention::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
-  const int64_t rows = in[0].shape()[0], heads = in[0].shape()[1], dim = in[0].shape()[2];
-  const int64_t columns = max_columns(in.size() == 6 ? in[5].shape()[1] : 0);
+  const Inputs at = inputs(in.size());
+  const int64_t rows = in[0].shape()[0], heads = in[0].shape()[1], dim = in[0].shape()[2], values = out[0].shape()[2];
+  const int64_t picks = at.picks >= 0 ? in[at.picks].shape()[1] : 0, columns = max_columns(picks);
   ContextSums keys{rows * columns, rows * columns, rows};  // a token's own row among them
   if (!env.segments.empty()) {
-    keys = window_sums(env.segments, window);
+    keys = window > 0 ? window_sums(env.segments, window) : ContextSums{};
     if (ratio > 0) {
       const ContextSums entries =
-          entry_sums(env.segments, ratio, in.size() == 6 ? in[5].shape()[1] : std::numeric_limits<int64_t>::max() / ratio);
+          entry_sums(env.segments, ratio, at.picks >= 0 ? picks : std::numeric_limits<int64_t>::max() / ratio);
       keys.seen += entries.seen;
       keys.distinct += entries.distinct;
+      keys.rows = entries.rows;
     }
   }
-  const int64_t key_bytes = dim * dtype_bits(in[1].dtype()) / 8;
+  const DType key_dtype = in[at.cache()].dtype();
+  const int64_t key_bytes = dim * dtype_bits(key_dtype) / 8;
   Work work = streaming_work(in.first(1), out);
   work.bytes_stored = keys.seen * key_bytes;
   work.bytes_repeated = (keys.seen - keys.distinct) * key_bytes;
-  work.bytes_read += in[2].tensor.bytes() + work.bytes_stored;
-  if (in.size() == 6) work.bytes_read += in[5].tensor.bytes();
-  work.flops = 4.0 * static_cast<double>(keys.seen * heads) * static_cast<double>(dim);
+  work.bytes_read += work.bytes_stored;
+  if (at.sink >= 0) work.bytes_read += in[at.sink].tensor.bytes();
+  if (at.picks >= 0) work.bytes_read += in[at.picks].tensor.bytes();
+  work.flops = 2.0 * static_cast<double>(keys.seen * heads) * static_cast<double>(dim + values);
   work.rows = static_cast<double>(keys.rows);
   work.columns = keys.rows == 0 ? 0 : static_cast<double>(keys.seen) / static_cast<double>(keys.rows);
-  work.depth = static_cast<double>(dim);
+  work.depth = static_cast<double>(dim + values) / 2;  // of scores and values, on average
   work.count = static_cast<double>(heads);
   work.unit = WorkUnit::kMatrix;
-  work.weight = in[1].dtype();
+  work.weight = key_dtype;
   work.activation = in[0].dtype();
   work.scratch_bytes = env.num_threads * (aligned(columns * static_cast<int64_t>(sizeof(void*))) +
                                           aligned(sparse_attention_scratch_bytes(heads, dim)));
@@ -428,14 +503,15 @@ Work SparseAttention::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const 
 }
 
 Status SparseAttention::run(RunContext& ctx) const {
-  const TensorView &q = ctx.in[0], &kv = ctx.in[1];
-  const int64_t rows = q.shape()[0], heads = q.shape()[1], dim = q.shape()[2];
-  const int64_t element = dtype_bits(q.dtype()) / 8, kv_row_bytes = dim * dtype_bits(kv.dtype()) / 8;
-  const bool has_picks = ctx.in.size() == 6, local_keys = ctx.row_set != RowSet::kAll && ctx.key_row_set == ctx.row_set;
-  const int64_t columns = max_columns(has_picks ? ctx.in[5].shape()[1] : 0);
+  const Inputs at = inputs(ctx.in.size());
+  const TensorView& q = ctx.in[0];
+  const int64_t rows = q.shape()[0], heads = q.shape()[1], dim = q.shape()[2], values = ctx.out[0].shape()[2];
+  const DType key_dtype = ctx.in[at.cache()].dtype();
+  const int64_t element = dtype_bits(q.dtype()) / 8, kv_row_bytes = dim * dtype_bits(key_dtype) / 8;
+  const bool local_keys = at.kv >= 0 && ctx.row_set != RowSet::kAll && ctx.key_row_set == ctx.row_set;
+  const int64_t columns = max_columns(at.picks >= 0 ? ctx.in[at.picks].shape()[1] : 0);
   const int64_t list_bytes = aligned(columns * static_cast<int64_t>(sizeof(void*)));
   const int64_t worker_bytes = list_bytes + aligned(sparse_attention_scratch_bytes(heads, dim));
-  const RingRows ring(ctx.in[3]);
   auto* kernel = pick_variant(sparse_attention_variants(), ctx.isa);
   // With few rows the heads are split as well; the bits of a head do not depend on the others.
   const int64_t splits = rows >= 2 * ctx.pool.size() ? 1 : std::min<int64_t>(heads, ctx.pool.size());
@@ -449,15 +525,19 @@ Status SparseAttention::run(RunContext& ctx) const {
     const int64_t first = segment.first_position(), position = first + (row - segment.row0);
     auto* list = reinterpret_cast<const void**>(ctx.scratch.data() + worker * worker_bytes);
     int64_t n = 0;
-    for (int64_t p = std::max<int64_t>(0, position - window + 1); p <= position; ++p) {
-      list[n++] = p >= first ? kv.as<std::byte>() + (segment.row0 + p - first) * kv_row_bytes : ring.row(segment.request, p);
+    if (window > 0) {
+      const RingRows ring(ctx.in[at.ring]);
+      const auto* kv = ctx.in[at.kv].as<std::byte>();
+      for (int64_t p = std::max<int64_t>(0, position - window + 1); p <= position; ++p) {
+        list[n++] = p >= first ? kv + (segment.row0 + p - first) * kv_row_bytes : ring.row(segment.request, p);
+      }
     }
     if (ratio > 0) {
       while (n < window) list[n++] = nullptr;
-      const PagedRows entries(ctx.in[4], ctx.batch.pages[segment.request]);
-      if (has_picks) {
-        const int64_t top_k = ctx.in[5].shape()[1];
-        const int32_t* picks = ctx.in[5].as<int32_t>() + t * top_k;
+      const PagedRows entries(ctx.in[at.entries], ctx.batch.pages[segment.request]);
+      if (at.picks >= 0) {
+        const int64_t top_k = ctx.in[at.picks].shape()[1];
+        const int32_t* picks = ctx.in[at.picks].as<int32_t>() + t * top_k;
         for (int64_t j = 0; j < top_k && picks[j] >= 0; ++j) list[n++] = entries.row(picks[j]);
       } else {
         for (int64_t g = 0; g < (position + 1) / ratio; ++g) list[n++] = entries.row(g);
@@ -465,13 +545,14 @@ Status SparseAttention::run(RunContext& ctx) const {
     }
     SparseAttentionArgs args;
     args.q = q.as<std::byte>() + (t * heads + head0) * dim * element;
-    args.out = ctx.out[0].as<std::byte>() + (t * heads + head0) * dim * element;
+    args.out = ctx.out[0].as<std::byte>() + (t * heads + head0) * values * element;
     args.dtype = q.dtype();
-    args.kv_dtype = kv.dtype();
+    args.kv_dtype = key_dtype;
     args.num_heads = head1 - head0;
     args.head_dim = dim;
+    args.value_dim = values;
     args.keys = {list, static_cast<size_t>(n)};
-    args.sink = ctx.in[2].as<float>() + head0;
+    if (at.sink >= 0) args.sink = ctx.in[at.sink].as<float>() + head0;
     args.scale = static_cast<float>(scale);
     args.scratch = ctx.scratch.data() + worker * worker_bytes + list_bytes;
     kernel(args);

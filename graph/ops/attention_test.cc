@@ -1,6 +1,6 @@
 // The caches of attention: whatever the cut into steps, the batch, the pages and the drafts that were forgotten again, every
-// token gets the bits of its sequence processed at once; and that is what deepseek_v4.md 2.5 and 2.6 say, computed here over
-// the whole sequence in double.
+// token gets the bits of its sequence processed at once; and that is what deepseek_v4.md 2.5 and 2.6, or without a window
+// glm_moe_dsa.md 2.6 and 2.7, say, computed here over the whole sequence in double.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -19,11 +19,18 @@ struct Layer {
   int64_t top_k;
   DType dtype;
   bool quantised;
+  int64_t value_width = 0;
+
+  // Keys are appended as they are; no window, no sink.
+  bool latent() const { return window == 0; }
+  int64_t value_dim() const;
 };
 
 constexpr int64_t kHeads = 3, kDim = 16, kIndexHeads = 2, kIndexDim = 8, kRotaryDims = 4;
 constexpr int64_t kDraftRows = 3, kPageTokens = 24, kMaxContext = 150, kNumSlots = 3;
 constexpr double kEps = 1e-6, kScale = 0.25, kWeightScale = 0.5;
+
+int64_t Layer::value_dim() const { return value_width > 0 ? value_width : kDim; }
 
 const Layer kLayers[] = {
     {"window only", 5, 0, false, false, 0, DType::kF32, false},
@@ -38,6 +45,9 @@ const Layer kLayers[] = {
     {"groups alone, window shorter than a group", 3, 8, false, false, 0, DType::kF32, true},
     {"overlapping groups, all entries", 70, 2, true, false, 0, DType::kF32, false},
     {"groups of one token", 4, 1, false, true, 5, DType::kF32, false},
+    {"latent, picks", 0, 1, false, true, 5, DType::kF32, false, 12},
+    {"latent, picks, bf16", 0, 1, false, true, 40, DType::kBF16, false, 16},
+    {"latent, all entries", 0, 1, false, false, 0, DType::kF32, false, 0},
 };
 
 enum Kind {
@@ -94,7 +104,9 @@ class Engine {
       const int64_t rows = std::max<int64_t>(1, (layer.overlap ? 2 : 1) * layer.ratio - 1 + kDraftRows);
       for (bool index : {false, true}) {
         if (index && !layer.indexed) continue;
-        states_.push_back(cache({"", CacheKind::kRing, 1, rows, DType::kF32, 2 * candidate_width(layer, index)}));
+        if (!layer.latent()) {
+          states_.push_back(cache({"", CacheKind::kRing, 1, rows, DType::kF32, 2 * candidate_width(layer, index)}));
+        }
         entries_.push_back(cache({"", CacheKind::kAppend, layer.ratio, 0, layer.dtype, index ? kIndexDim : kDim}));
       }
     }
@@ -139,24 +151,28 @@ class Engine {
                           index == 1 ? index_quantise() : main_quantise()};
       run_op(op, {&k, &s, index == 1 ? &index_norm_ : &norm_, &states_[index], &entries_[index]}, env);
     }
+    if (layer_.latent()) append(rows, kv, env);
     std::vector<HostTensor> picks;
     if (layer_.indexed) {
       const HostTensor iq = rows_of(rows, kIndexQuery, layer_.dtype, {0, kIndexHeads, kIndexDim});
       const HostTensor w = rows_of(rows, kHeadWeight, layer_.dtype, {0, kIndexHeads});
       picks = run_op(IndexTopK{layer_.ratio, layer_.top_k, kWeightScale, kMaxContext}, {&iq, &w, &entries_[1]}, env);
     }
-    std::vector<const HostTensor*> in = {&q, &kv, &sink_, &window_};
+    std::vector<const HostTensor*> in = {&q};
+    if (!layer_.latent()) in.insert(in.end(), {&kv, &sink_, &window_});
     if (layer_.ratio > 0) in.push_back(&entries_[0]);
     if (layer_.indexed) in.push_back(&picks[0]);
-    const auto out = run_op(SparseAttention{layer_.window, layer_.ratio, kScale, kMaxContext}, in, env);
-    run_op(RingWrite{}, {&kv, &window_}, env);
+    const SparseAttention core{layer_.window, layer_.ratio, kScale, kMaxContext, !layer_.latent(), layer_.value_width};
+    const auto out = run_op(core, in, env);
+    if (!layer_.latent()) run_op(RingWrite{}, {&kv, &window_}, env);
+    const int64_t width = kHeads * layer_.value_dim();
 
     int64_t row = 0;
     for (const StepRows& r : rows) {
       for (int64_t j = 0; j < r.len; ++j, ++row) {
         if (j >= r.len - r.wrong) continue;
         TokenResult result;
-        for (int64_t i = 0; i < kHeads * kDim; ++i) result.out.push_back(out[0].get(row * kHeads * kDim + i));
+        for (int64_t i = 0; i < width; ++i) result.out.push_back(out[0].get(row * width + i));
         for (int64_t i = 0; layer_.indexed && i < layer_.top_k; ++i) {
           result.picks.push_back(picks[0].as<int32_t>()[row * layer_.top_k + i]);
         }
@@ -174,6 +190,15 @@ class Engine {
     return capacity;
   }
   static HostTensor cache(const CacheSpec& spec) { return HostTensor(ValueType{cache_type(spec, capacity())}); }
+
+  // Keys and index keys come side by side, as one row.
+  void append(const std::vector<StepRows>& rows, const HostTensor& kv, const OpEnv& env) {
+    const HostTensor index_keys = rows_of(rows, kIndexCandidate, layer_.dtype, {0, kIndexDim});
+    const auto both = run_op(Concat{}, {&kv, &index_keys}, env);
+    for (size_t index = 0; index < entries_.size(); ++index) {
+      run_op(AppendRows{index == 0 ? 0 : kDim}, {&both[0], &entries_[index]}, env);
+    }
+  }
 
   HostTensor rows_of(const std::vector<StepRows>& rows, Kind kind, DType dtype, Shape shape) const {
     shape[0] = static_cast<int64_t>(batch_.positions.size());
@@ -281,6 +306,11 @@ Vector plain_entry(const Layer& layer, int64_t sequence, int64_t g, bool index) 
 Results plain(const Layer& layer, int64_t sequence, int64_t length) {
   std::vector<Vector> entries, keys;
   for (int64_t g = 0; layer.ratio > 0 && g < length / layer.ratio; ++g) {
+    if (layer.latent()) {
+      entries.push_back(inputs(kKv, sequence, g, kDim));
+      keys.push_back(inputs(kIndexCandidate, sequence, g, kIndexDim));
+      continue;
+    }
     entries.push_back(plain_entry(layer, sequence, g, false));
     if (layer.indexed) keys.push_back(plain_entry(layer, sequence, g, true));
   }
@@ -308,21 +338,22 @@ Results plain(const Layer& layer, int64_t sequence, int64_t length) {
       result.picks.resize(layer.top_k, -1);
     }
     std::vector<Vector> columns;
-    for (int64_t p = std::max<int64_t>(0, t - layer.window + 1); p <= t; ++p)
+    for (int64_t p = std::max<int64_t>(0, t - layer.window + 1); p <= t; ++p) {
       columns.push_back(inputs(kKv, sequence, p, kDim));
+    }
     for (int32_t g : picks) columns.push_back(entries[g]);
     const Vector q = inputs(kQuery, sequence, t, kHeads * kDim);
     for (int64_t h = 0; h < kHeads; ++h) {
-      double den = std::exp(number_of({kSink, h}));
-      Vector sum(kDim, 0);
+      double den = layer.latent() ? 0 : std::exp(number_of({kSink, h}));
+      Vector sum(layer.value_dim(), 0);
       for (const Vector& column : columns) {
         double z = 0;
         for (int64_t d = 0; d < kDim; ++d) z += q[h * kDim + d] * column[d];
         const double p = std::exp(z * kScale);
         den += p;
-        for (int64_t d = 0; d < kDim; ++d) sum[d] += p * column[d];
+        for (int64_t d = 0; d < layer.value_dim(); ++d) sum[d] += p * column[d];
       }
-      for (int64_t d = 0; d < kDim; ++d) result.out.push_back(static_cast<float>(sum[d] / den));
+      for (int64_t d = 0; d < layer.value_dim(); ++d) result.out.push_back(static_cast<float>(sum[d] / den));
     }
   }
   return results;

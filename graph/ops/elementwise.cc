@@ -147,6 +147,29 @@ Status AddPositionBias::run(RunContext& ctx) const {
   return {};
 }
 
+Result<ValueTypes> Concat::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 2, 2));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "a", 2));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "b", 2));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "a", {DType::kF32, DType::kBF16}));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "b", {in[0].dtype()}));
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of b", in[1].shape()[0], in[0].shape()[0]));
+  return ValueTypes{{{in[0].dtype(), {in[0].shape()[0], in[0].shape()[1] + in[1].shape()[1]}}, in[0].rows}};
+}
+
+Work Concat::work(TypeSpan in, TypeSpan out, const WorkEnv&) const { return streaming_work(in, out); }
+
+Status Concat::run(RunContext& ctx) const {
+  const auto row_bytes = [](const TensorView& x) { return TensorType{x.dtype(), {x.shape()[1]}}.bytes(); };
+  const int64_t a = row_bytes(ctx.in[0]), b = row_bytes(ctx.in[1]);
+  for (int64_t t = 0; t < ctx.out[0].shape()[0]; ++t) {
+    std::byte* row = ctx.out[0].as<std::byte>() + t * (a + b);
+    std::memcpy(row, ctx.in[0].as<std::byte>() + t * a, a);
+    std::memcpy(row + a, ctx.in[1].as<std::byte>() + t * b, b);
+  }
+  return {};
+}
+
 Result<ValueTypes> GatherRows::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 1, 1));
   WEFT_RETURN_IF_ERROR(expect_rank_2_or_3(kName, in, 0, "x"));

@@ -4,6 +4,7 @@
 //   Add              a [T,D] F32 or A, b [T,D] A -> A(a + b), fp32 sum
 //   AddStreams       e [T,D] A, X [T,S,D] A -> A(e + X[s]) [T,S,D]
 //   AddPositionBias  s [T,W] F32, bias [R,W] F32, positions -> s[t] + bias[positions[t] mod R]
+//   Concat           a [T,X] A, b [T,Y] A -> [T,X+Y], side by side
 //   GatherRows       x [T, ...], rows of the batch whose logits are wanted -> [logits L, ...]
 #pragma once
 
@@ -64,6 +65,19 @@ struct AddPositionBias {
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
   bool operator==(const AddPositionBias&) const = default;
+};
+
+struct Concat {
+  static constexpr std::string_view kName = "concat";
+
+  template <class Self, class F>
+  static void visit_fields(Self&, F&&) {}
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan) const { return {{"tx", "ty"}, {"tz"}, "t", ""}; }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  bool operator==(const Concat&) const = default;
 };
 
 struct GatherRows {

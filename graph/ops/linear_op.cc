@@ -1,5 +1,7 @@
 #include "graph/ops/linear_op.h"
 
+#include <cstring>
+
 namespace weft {
 
 int64_t canonical_blocks(int64_t k) {
@@ -45,7 +47,8 @@ struct XMatrix {
   bool per_stream;  // x [T, S, K]: rows = T * S
 };
 
-XMatrix x_matrix(const Shape& x, int64_t inputs) {
+XMatrix x_matrix(const Shape& x, int64_t inputs, int64_t rest) {
+  if (rest > 0) return {x[0], x.rank() == 3 ? x[1] * (x[2] - rest) : 0, false};
   const int64_t tokens = x[0], width = x.rank() == 3 ? x[1] * x[2] : x[1];
   if (x.rank() == 3 && width != inputs) return {tokens * x[1], x[2], true};
   return {tokens, width, false};
@@ -55,7 +58,7 @@ XMatrix x_matrix(const Shape& x, int64_t inputs) {
 
 ShardRule Linear::shard_rule(TypeSpan in) const {
   const bool rank3 = in[0].shape().rank() == 3;
-  if (rank3 && x_matrix(in[0].shape(), groups * in[1].shape()[1]).per_stream) {
+  if (rank3 && x_matrix(in[0].shape(), groups * in[1].shape()[1], rest).per_stream) {
     return {{"tsk", "nk", ""}, {"tsn"}, "tn", ""};
   }
   // Groups are split whole: their inputs and their outputs together. The letter stands for both. A rank may have one of them.
@@ -83,7 +86,14 @@ Result<ValueTypes> Linear::infer(TypeSpan in) const {
     return invalid_argument(fmt::format("{}: dtype is {}, expected F32 or BF16", kName, dtype_name(dtype)));
   }
   const int64_t n = in[1].shape()[0], k = in[1].shape()[1];
-  const XMatrix x = x_matrix(in[0].shape(), groups * k);
+  if (rest != 0) {
+    WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 3));
+    WEFT_RETURN_IF_ERROR(expect_range(kName, "rest", rest, 1, in[0].shape()[2] - 1));
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "heads", heads, groups));
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "heads of x", in[0].shape()[1], groups));
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {dtype}));
+  }
+  const XMatrix x = x_matrix(in[0].shape(), groups * k, rest);
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "width of x", x.cols, groups * k));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of weight modulo groups", n % groups, 0));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of weight modulo heads", heads == 0 ? 0 : n % heads, 0));
@@ -113,7 +123,7 @@ Result<ValueTypes> Linear::infer(TypeSpan in) const {
   if (x.per_stream) {
     y = {tokens, in[0].shape()[1], n};
   } else if (heads > 0) {
-    y = {tokens, heads, n / heads};
+    y = {tokens, heads, n / heads + rest};
   }
   return ValueTypes{{{dtype, y}, in[0].rows}};
 }
@@ -121,7 +131,7 @@ Result<ValueTypes> Linear::infer(TypeSpan in) const {
 Work Linear::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
   Work work = streaming_work(in, out);
   const int64_t n = in[1].shape()[0], k = in[1].shape()[1];
-  const XMatrix x = x_matrix(in[0].shape(), groups * k);
+  const XMatrix x = x_matrix(in[0].shape(), groups * k, rest);
   work.flops = 2.0 * static_cast<double>(x.rows) * static_cast<double>(n) * static_cast<double>(k);
   for (size_t i = 1; i < in.size(); ++i) work.bytes_stored += in[i].tensor.bytes();
   work.rows = static_cast<double>(x.rows);
@@ -136,21 +146,32 @@ Work Linear::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
 }
 
 Status Linear::run(RunContext& ctx) const {
-  const XMatrix x = x_matrix(ctx.in[0].shape(), groups * ctx.in[1].shape()[1]);
+  const XMatrix x = x_matrix(ctx.in[0].shape(), groups * ctx.in[1].shape()[1], rest);
   LinearArgs args;
   args.x = ctx.in[0].data;
   args.x_dtype = ctx.in[0].dtype();
   args.num_rows = x.rows;
-  args.x_stride = x.cols;
+  args.x_stride = x.cols + groups * rest;
+  args.x_group_stride = x.cols / groups + rest;
   args.w = weight_matrix(ctx.in[1], ctx.in.size() == 3 ? &ctx.in[2] : nullptr, scale_rows, scale_cols);
   args.groups = groups;
   args.k_blocks = k_blocks;
   args.act_quant = act_quant;
   args.y = ctx.out[0].data;
   args.y_dtype = dtype;
-  args.y_stride = args.w.rows;
+  args.y_stride = args.w.rows + groups * rest;
+  args.y_group_stride = args.w.rows / groups + rest;
   args.scratch = ctx.scratch.data();
   linear(args, ctx.isa, ctx.pool);
+  if (rest == 0) return {};
+  constexpr int64_t kRowsPerTask = 16;
+  const int64_t element = dtype_bits(dtype) / 8;
+  ctx.pool.parallel_for(x.rows, kRowsPerTask, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin * groups; i < end * groups; ++i) {
+      std::memcpy(ctx.out[0].as<std::byte>() + ((i + 1) * args.y_group_stride - rest) * element,
+                  ctx.in[0].as<std::byte>() + ((i + 1) * args.x_group_stride - rest) * element, rest * element);
+    }
+  });
   return {};
 }
 

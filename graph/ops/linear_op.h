@@ -3,6 +3,7 @@
 //   x [T, G*K] A, or [T, a, b] with a*b = G*K (heads side by side), or [T, S, K] (every stream by itself, G = 1)
 //   w [G*N, K] F32 / BF16 / F8_E4M3 / F4_E2M1 / I8, scale (for the last three) [.., ..] F8_E8M0 or F32
 //   y [T, G*N] of `dtype`; heads > 0: [T, heads, G*N/heads]; for x [T, S, K]: [T, S, N]
+// rest R > 0: of groups that are heads, x [T, G, K+R] A -> y [T, G, N+R] A; the last R features of each are copied.
 // A weight that is split over ranks has the scales of the whole weight beside it.
 // Scale blocks follow from the shapes: block_rows = ceil over the published block sizes (scale_rows, scale_cols attributes).
 #pragma once
@@ -25,6 +26,7 @@ struct Linear {
   int64_t k_blocks = 1;                   // canonical blocks of a row-parallel layer (canonical_blocks), else 1
   int64_t heads = 0;                      // > 0: y has that many heads
   int64_t scale_rows = 0, scale_cols = 0; // weights that share a scale; 0: no scale
+  int64_t rest = 0;                       // features of every group that pass by
 
   template <class Self, class F>
   static void visit_fields(Self& self, F&& f) {
@@ -35,6 +37,7 @@ struct Linear {
     f("heads", self.heads);
     f("scale_rows", self.scale_rows);
     f("scale_cols", self.scale_cols);
+    f("rest", self.rest);
   }
   Result<ValueTypes> infer(TypeSpan in) const;
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;

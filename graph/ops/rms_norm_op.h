@@ -1,4 +1,5 @@
-// RMS norm over the last dimension of x, with a weight [W] or without one: kernels/rms_norm.
+// RMS norm over the last dimension of x, with a weight [W] or without one: kernels/rms_norm. A weight that is shorter than the
+// last dimension: of the first W features, the others are copied.
 #pragma once
 
 #include "graph/op_spec.h"
@@ -25,7 +26,7 @@ struct RmsNorm {
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
   ShardRule shard_rule(TypeSpan in) const {
     const std::string x = in[0].shape().rank() == 3 ? "thw" : "tw";
-    return {{x, "w"}, {x}, "th", ""};
+    return {{x, "v"}, {x}, "th", ""};
   }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;

@@ -66,6 +66,8 @@ Status Rope::run(RunContext& ctx) const {
     args.rotary_dims = 2 * half;
     args.table = table.as<float>() + begin * 2 * half;
     args.direction = direction;
+    args.pairs = pairs;
+    args.place = place;
     kernel(args);
   });
   return {};

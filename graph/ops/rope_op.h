@@ -1,5 +1,6 @@
 // RopeTable: positions I32[T] -> (cos, sin) F32[T, rotary_dims/2, 2].
-// Rope: x [T, H, hd] or [T, hd], table -> the same shape, the last rotary_dims features of every head rotated: kernels/rope.
+// Rope: x [T, H, hd] or [T, hd], table -> the same shape, the last (or first) rotary_dims features of every head rotated:
+// kernels/rope.
 #pragma once
 
 #include "graph/op_spec.h"
@@ -10,6 +11,16 @@ namespace weft {
 template <>
 struct EnumText<RopeDirection> {
   static constexpr std::array<std::string_view, 2> kNames = {"forward", "inverse"};
+};
+
+template <>
+struct EnumText<RopePairs> {
+  static constexpr std::array<std::string_view, 2> kNames = {"interleaved", "half_split"};
+};
+
+template <>
+struct EnumText<RopePlace> {
+  static constexpr std::array<std::string_view, 2> kNames = {"last", "first"};
 };
 
 // Everything that decides the frequencies.
@@ -50,10 +61,14 @@ struct RopeTable {
 struct Rope {
   static constexpr std::string_view kName = "rope";
   RopeDirection direction = RopeDirection::kForward;
+  RopePairs pairs = RopePairs::kInterleaved;
+  RopePlace place = RopePlace::kLast;
 
   template <class Self, class F>
   static void visit_fields(Self& self, F&& f) {
     f("direction", self.direction);
+    f("pairs", self.pairs);
+    f("place", self.place);
   }
   Result<ValueTypes> infer(TypeSpan in) const;
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;

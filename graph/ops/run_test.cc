@@ -96,6 +96,56 @@ TEST_F(OpRun, RmsNorm) {
   }
 }
 
+TEST_F(OpRun, RmsNormOfTheFirstFeatures) {
+  constexpr int64_t kNormed = 20;
+  for (DType dtype : kDtypes) {
+    const HostTensor x = rows(dtype, {kTokens, kWidth}, 1), w = fixed(DType::kF32, {kNormed}, 2);
+    expect(RmsNorm{0.01}, {&x, &w}, [&](int64_t i) -> double {
+      if (i % kWidth >= kNormed) return x.get(i);
+      double squares = 0;
+      for (int64_t d = 0; d < kNormed; ++d) squares += std::pow(x.get(i / kWidth * kWidth + d), 2);
+      return x.get(i) / std::sqrt(squares / kNormed + 0.01) * w.get(i % kWidth);
+    });
+  }
+}
+
+TEST_F(OpRun, LayerNorm) {
+  for (DType dtype : kDtypes) {
+    const HostTensor x = rows(dtype, {kTokens, kWidth}, 1), w = fixed(DType::kF32, {kWidth}, 2),
+                     b = fixed(DType::kF32, {kWidth}, 3);
+    expect(LayerNorm{0.01}, {&x, &w, &b}, [&](int64_t i) {
+      double mean = 0, variance = 0;
+      for (int64_t d = 0; d < kWidth; ++d) mean += x.get(i / kWidth * kWidth + d) / static_cast<double>(kWidth);
+      for (int64_t d = 0; d < kWidth; ++d) variance += std::pow(x.get(i / kWidth * kWidth + d) - mean, 2) / static_cast<double>(kWidth);
+      return w.get(i % kWidth) * (x.get(i) - mean) / std::sqrt(variance + 0.01) + b.get(i % kWidth);
+    });
+  }
+}
+
+// glm_moe_dsa.md 2.6: q_lat = W_UK^T q of every head, its rotated features behind it.
+TEST_F(OpRun, LinearOfHeadsWhoseLastFeaturesPassBy) {
+  constexpr int64_t kHeads = 3, kIn = 12, kOut = 20, kRest = 4;
+  for (DType dtype : kDtypes) {
+    for (DType w_dtype : kDtypes) {
+      const HostTensor x = rows(dtype, {kTokens, kHeads, kIn + kRest}, 1), w = fixed(w_dtype, {kHeads * kOut, kIn}, 2);
+      expect(Linear{dtype, ActQuant::kNone, kHeads, 1, kHeads, 0, 0, kRest}, {&x, &w}, [&](int64_t i) -> double {
+        const int64_t head = i / (kOut + kRest), n = i % (kOut + kRest), x0 = head * (kIn + kRest);
+        if (n >= kOut) return x.get(x0 + kIn + n - kOut);
+        double sum = 0;
+        for (int64_t k = 0; k < kIn; ++k) sum += x.get(x0 + k) * w.get((head % kHeads * kOut + n) * kIn + k);
+        return sum;
+      });
+    }
+  }
+}
+
+TEST_F(OpRun, Concat) {
+  for (DType dtype : kDtypes) {
+    const HostTensor a = rows(dtype, {kTokens, 5}, 1), b = rows(dtype, {kTokens, 3}, 2);
+    expect(Concat{}, {&a, &b}, [&](int64_t i) { return i % 8 < 5 ? a.get(i / 8 * 5 + i % 8) : b.get(i / 8 * 3 + i % 8 - 5); });
+  }
+}
+
 TEST_F(OpRun, LinearInGroupsHeadsAndStreams) {
   constexpr int64_t kOutputs = 10;
   for (DType dtype : kDtypes) {

@@ -23,7 +23,7 @@ std::optional<std::string> renamed(std::string_view name, const std::vector<std:
   return std::nullopt;
 }
 
-bool has_weights(const Value& value) { return value.role == ValueRole::kWeight || value.role == ValueRole::kState; }
+bool has_weights(const Value& value) { return is_weight(value.role) || value.role == ValueRole::kState; }
 
 // Values (other than outputs) and nodes in the order in which they were added; nodes without outputs as late as they may stand.
 template <class OnValue, class OnNode>

@@ -33,7 +33,7 @@ Result<std::vector<int>> assign(const Graph& graph, int stages, int64_t layers) 
     int fed_by = kEverywhere;
     for (ValueId id : node.in) {
       const ValueRole role = graph.value(id).role;
-      own = own || role == ValueRole::kWeight || role == ValueRole::kState;
+      own = own || is_weight(role) || role == ValueRole::kState;
       fed_by = std::max(fed_by, stage_of_value[static_cast<size_t>(id)]);
     }
     int stage = kEverywhere;

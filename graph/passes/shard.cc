@@ -54,7 +54,7 @@ class Sharder {
   bool splits_weight(const Node& node, MeshAxis axis) const {
     for (ValueId id : node.in) {
       const Value& value = from_.value(id);
-      if (value.role == ValueRole::kWeight && !is_gathered(value) &&
+      if (is_weight(value.role) && !is_gathered(value) &&
           on(options_.weight_placement(value), axis).kind == Placement::Kind::kSharded) {
         return true;
       }
@@ -113,7 +113,7 @@ class Sharder {
       const Node& node = from_.nodes()[n];
       const bool projects = is_any<Linear>(node.op) && after_attention[node.in[0]] && !splits_weight(node, MeshAxis::kTp);
       if (is_any<SparseAttention>(node.op)) after_attention[node.out[0]] = true;
-      if (!projects && !is_any<Rope, Quantise, Swiglu, Add, AddPositionBias>(node.op)) continue;
+      if (!projects && !is_any<Rope, Quantise, Swiglu, Add, AddPositionBias, Concat>(node.op)) continue;
       after_attention[node.out[0]] = after_attention[node.in[0]];
       for (ValueId id : node.in) {
         if (maker_[id] < 0 || from_.value(id).role != ValueRole::kActivation) continue;
@@ -149,7 +149,7 @@ class Sharder {
       const Value& value = from_.values()[id];
       if (value.role == ValueRole::kActivation) continue;
       ValueType type = value.type;
-      if (value.role == ValueRole::kWeight) {
+      if (is_weight(value.role)) {
         WEFT_ASSIGN_OR_RETURN(type, local_type(value, options_.weight_placement(value)));
       }
       if (value.role == ValueRole::kState) type.placement = with_row_set({}, options_.writers);
@@ -226,7 +226,7 @@ class Sharder {
 
   // What all layers share is moved for all of them, outside of any.
   std::string region_of(ValueId id, const std::string& consumer) const {
-    if (from_.value(id).role == ValueRole::kWeight) return consumer;
+    if (is_weight(from_.value(id).role)) return consumer;
     return maker_[id] < 0 || from_.nodes()[static_cast<size_t>(maker_[id])].region.empty() ? "" : consumer;
   }
 
@@ -254,7 +254,7 @@ class Sharder {
   // The letter that each axis splits this node by: '\0' for none.
   char letter(const Node& node, const ShardRule& rule, MeshAxis axis, RowSet rows) const {
     for (size_t i = 0; i < node.in.size() && i < rule.in.size(); ++i) {
-      if (from_.value(node.in[i]).role != ValueRole::kWeight || rule.in[i].empty()) continue;
+      if (!is_weight(from_.value(node.in[i]).role) || rule.in[i].empty()) continue;
       if (is_gathered(from_.value(node.in[i]))) continue;
       const Placement& p = on(to_.value(made_[node.in[i]]).type.placement, axis);
       if (p.kind == Placement::Kind::kSharded) return rule.in[i][static_cast<size_t>(p.dim)];
@@ -334,12 +334,12 @@ class Sharder {
     for (size_t i = 0; i < node.in.size(); ++i) {
       const ValueId id = node.in[i];
       const Value& value = from_.value(id);
-      if (value.role == ValueRole::kWeight && is_gathered(value)) {
+      if (is_weight(value.role) && is_gathered(value)) {
         WEFT_ASSIGN_OR_RETURN(const ValueId whole, gather_weight(id, node.region));
         in.push_back(whole);
         continue;
       }
-      if (value.role == ValueRole::kWeight || value.role == ValueRole::kState) {
+      if (is_weight(value.role) || value.role == ValueRole::kState) {
         in.push_back(made_[id]);
         continue;
       }
@@ -354,7 +354,9 @@ class Sharder {
 
   // Whether the rows of input i are those that the op works on (keys and values are those of what writes the caches).
   bool takes_rows(const Node& node, size_t i) const {
-    return !(is_any<SparseAttention>(node.op) && i == 1) || options_.writers == options_.queries;
+    const SparseAttention* attention = std::get_if<SparseAttention>(&node.op);
+    const bool keys = attention != nullptr && static_cast<int>(i) == attention->inputs(node.in.size()).kv;
+    return !keys || options_.writers == options_.queries;
   }
 
   Result<ValueId> gather_weight(ValueId id, const std::string& region) {

@@ -27,9 +27,9 @@ pre = hc_pre(x, fn, base, scale) {iterations=2, rms_eps=1e-06, hc_eps=1e-06} in 
 weight norm: F32[16]
 n = rms_norm(pre, norm) {eps=1e-06, rounding=once} in layers.0: F32[tokens 8,16]
 weight up: F32[32,16]
-u = linear(n, up) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,32]
+u = linear(n, up) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,32]
 weight down: F32[16,32]
-d = linear(u, down) {dtype=F32, act_quant=none, groups=1, k_blocks=8, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,16]
+d = linear(u, down) {dtype=F32, act_quant=none, groups=1, k_blocks=8, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,16]
 y = hc_post(d, x, pre.1) in layers.0: F32[tokens 8,4,16]
 result y
 )";
@@ -40,18 +40,18 @@ weight embed: F32[32,16]
 x = embedding(tokens, embed) {streams=0, dtype=F32}: F32[tokens 8,16]
 table = rope_table(positions) {theta=10000, rotary_dims=4, factor=1, beta_fast=32, beta_slow=1, original_max_position_embeddings=0}: F32[tokens 8,2,2]
 weight wq: F32[32,16]
-q = linear(x, wq) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=4, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,4,8]
-qr = rope(q, table) {direction=forward} in layers.0: F32[tokens 8,4,8]
+q = linear(x, wq) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=4, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,4,8]
+qr = rope(q, table) {direction=forward, pairs=interleaved, place=last} in layers.0: F32[tokens 8,4,8]
 weight wkv: F32[8,16]
-kv = linear(x, wkv) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,8]
+kv = linear(x, wkv) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,8]
 weight sink: F32[4]
 state window: F32[2,7,8]
-o = sparse_attention(qr, kv, sink, window) {window=8, ratio=0, scale=0.5, max_context=0} in layers.0: F32[tokens 8,4,8]
+o = sparse_attention(qr, kv, sink, window) {window=8, ratio=0, scale=0.5, max_context=0, has_sink=true, value_width=0} in layers.0: F32[tokens 8,4,8]
 ring_write(kv, window) in layers.0
 weight wo_a: F32[8,16]
-oa = linear(o, wo_a) {dtype=F32, act_quant=none, groups=2, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,8]
+oa = linear(o, wo_a) {dtype=F32, act_quant=none, groups=2, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,8]
 weight wo_b: F32[16,8]
-ob = linear(oa, wo_b) {dtype=F32, act_quant=none, groups=1, k_blocks=2, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,16]
+ob = linear(oa, wo_b) {dtype=F32, act_quant=none, groups=1, k_blocks=2, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,16]
 result ob
 )";
 constexpr const char* kMoe = R"(graph moe
@@ -59,16 +59,16 @@ input tokens: I32[tokens 8]
 weight embed: BF16[32,16]
 x = embedding(tokens, embed) {streams=0, dtype=BF16}: BF16[tokens 8,16]
 weight gate: F32[4,16]
-g = linear(x, gate) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,4]
+g = linear(x, gate) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,4]
 route = moe_route(g) {by=score, top_k=2, scoring_func=sigmoid, n_group=1, topk_group=1, normalise=true, sum_eps=0, scaling=1} in layers.0: I32[tokens 8,2], F32[tokens 8,2]
 weight w1: BF16[4,12,16]
 weight w3: BF16[4,12,16]
 weight w2: BF16[4,16,12]
 e = experts(x, route, route.1, w1, w3, w2) {act_quant=none, swiglu_limit=0, weight_before_w2=true, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,16]
 weight s1: BF16[24,16]
-s = linear(x, s1) {dtype=BF16, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: BF16[tokens 8,24]
+s = linear(x, s1) {dtype=BF16, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: BF16[tokens 8,24]
 weight s2: BF16[16,24]
-sd = linear(s, s2) {dtype=BF16, act_quant=none, groups=1, k_blocks=2, heads=0, scale_rows=0, scale_cols=0} in layers.0: BF16[tokens 8,16]
+sd = linear(s, s2) {dtype=BF16, act_quant=none, groups=1, k_blocks=2, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: BF16[tokens 8,16]
 y = add(e, sd) in layers.0: BF16[tokens 8,16]
 result y
 )";
@@ -129,8 +129,8 @@ std::vector<Case> cases() {
      R"(x = embedding(tokens, embed) {streams=4, dtype=F32}: F32[tokens 8,4,16]
 pre = hc_pre(x, fn, base, scale) {iterations=2, rms_eps=1e-06, hc_eps=1e-06} in layers.0: F32[tokens 8,16], F32[tokens 8,20]
 n = rms_norm(pre, norm) {eps=1e-06, rounding=once} in layers.0: F32[tokens 8,16]
-u = linear(n, up) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,16] tp:shard(1)
-d.partial = linear(u, down) {dtype=F32, act_quant=none, groups=1, k_blocks=4, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,16] tp:partial
+u = linear(n, up) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,16] tp:shard(1)
+d.partial = linear(u, down) {dtype=F32, act_quant=none, groups=1, k_blocks=4, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,16] tp:partial
 d = all_reduce(d.partial) {axis=tp, size=2, dtype=F32} in layers.0 on comm: F32[tokens 8,16]
 y = hc_post(d, x, pre.1) in layers.0: F32[tokens 8,4,16]
 result y
@@ -141,8 +141,8 @@ x = embedding(tokens.slice_rows_tp, embed) {streams=4, dtype=F32}: F32[tokens 4,
 pre = hc_pre(x, fn, base, scale) {iterations=2, rms_eps=1e-06, hc_eps=1e-06} in layers.0: F32[tokens 4,16] tp:shard(0), F32[tokens 4,20] tp:shard(0)
 n = rms_norm(pre, norm) {eps=1e-06, rounding=once} in layers.0: F32[tokens 4,16] tp:shard(0)
 n.all_gather_tp = all_gather(n) {axis=tp, size=2, dim=0, capacity=8} in layers.0 on comm: F32[tokens 8,16]
-u = linear(n.all_gather_tp, up) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,16] tp:shard(1)
-d.partial = linear(u, down) {dtype=F32, act_quant=none, groups=1, k_blocks=4, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,16] tp:partial
+u = linear(n.all_gather_tp, up) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,16] tp:shard(1)
+d.partial = linear(u, down) {dtype=F32, act_quant=none, groups=1, k_blocks=4, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,16] tp:partial
 d = reduce_scatter(d.partial) {axis=tp, size=2, dtype=F32, capacity=4} in layers.0 on comm: F32[tokens 4,16] tp:shard(0)
 y = hc_post(d, x, pre.1) in layers.0: F32[tokens 4,4,16] tp:shard(0)
 y.all_gather_tp = all_gather(y) {axis=tp, size=2, dim=0, capacity=8} on comm: F32[tokens 8,4,16]
@@ -155,8 +155,8 @@ x = embedding(tokens.slice_rows_tp, embed) {streams=4, dtype=F32}: F32[tokens 2,
 pre = hc_pre(x, fn, base, scale) {iterations=2, rms_eps=1e-06, hc_eps=1e-06} in layers.0: F32[tokens 2,16] pcp:shard(0) tp:shard(0), F32[tokens 2,20] pcp:shard(0) tp:shard(0)
 n = rms_norm(pre, norm) {eps=1e-06, rounding=once} in layers.0: F32[tokens 2,16] pcp:shard(0) tp:shard(0)
 n.all_gather_tp = all_gather(n) {axis=tp, size=2, dim=0, capacity=4} in layers.0 on comm: F32[tokens 4,16] pcp:shard(0)
-u = linear(n.all_gather_tp, up) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 4,16] pcp:shard(0) tp:shard(1)
-d.partial = linear(u, down) {dtype=F32, act_quant=none, groups=1, k_blocks=4, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 4,16] pcp:shard(0) tp:partial
+u = linear(n.all_gather_tp, up) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 4,16] pcp:shard(0) tp:shard(1)
+d.partial = linear(u, down) {dtype=F32, act_quant=none, groups=1, k_blocks=4, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 4,16] pcp:shard(0) tp:partial
 d = reduce_scatter(d.partial) {axis=tp, size=2, dtype=F32, capacity=2} in layers.0 on comm: F32[tokens 2,16] pcp:shard(0) tp:shard(0)
 y = hc_post(d, x, pre.1) in layers.0: F32[tokens 2,4,16] pcp:shard(0) tp:shard(0)
 y.all_gather_tp = all_gather(y) {axis=tp, size=2, dim=0, capacity=4} on comm: F32[tokens 4,4,16] pcp:shard(0)
@@ -166,13 +166,13 @@ result y.all_gather_pcp
     {"attention tp2: heads and output groups", kAttention, {.tp = 2}, kHeads, RowSet::kAll, RowSet::kAll, RowSet::kAll,
      R"(x = embedding(tokens, embed) {streams=0, dtype=F32}: F32[tokens 8,16]
 table = rope_table(positions) {theta=10000, rotary_dims=4, factor=1, beta_fast=32, beta_slow=1, original_max_position_embeddings=0}: F32[tokens 8,2,2]
-q = linear(x, wq) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=2, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,2,8] tp:shard(1)
-qr = rope(q, table) {direction=forward} in layers.0: F32[tokens 8,2,8] tp:shard(1)
-kv = linear(x, wkv) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,8]
-o = sparse_attention(qr, kv, sink, window) {window=8, ratio=0, scale=0.5, max_context=0} in layers.0: F32[tokens 8,2,8] tp:shard(1)
+q = linear(x, wq) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=2, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,2,8] tp:shard(1)
+qr = rope(q, table) {direction=forward, pairs=interleaved, place=last} in layers.0: F32[tokens 8,2,8] tp:shard(1)
+kv = linear(x, wkv) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,8]
+o = sparse_attention(qr, kv, sink, window) {window=8, ratio=0, scale=0.5, max_context=0, has_sink=true, value_width=0} in layers.0: F32[tokens 8,2,8] tp:shard(1)
 ring_write(kv, window) in layers.0
-oa = linear(o, wo_a) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,4] tp:shard(1)
-ob.partial = linear(oa, wo_b) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,16] tp:partial
+oa = linear(o, wo_a) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,4] tp:shard(1)
+ob.partial = linear(oa, wo_b) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,16] tp:partial
 ob = all_reduce(ob.partial) {axis=tp, size=2, dtype=F32} on comm: F32[tokens 8,16]
 result ob
 )"},
@@ -181,14 +181,14 @@ result ob
 positions.slice_rows_tp = slice_rows(positions) {axis=tp, size=2, capacity=4}: I32[tokens 4] tp:shard(0)
 table = rope_table(positions.slice_rows_tp) {theta=10000, rotary_dims=4, factor=1, beta_fast=32, beta_slow=1, original_max_position_embeddings=0}: F32[tokens 4,2,2] tp:shard(0)
 x.slice_rows_tp = slice_rows(x) {axis=tp, size=2, capacity=4}: F32[tokens 4,16] tp:shard(0)
-q = linear(x.slice_rows_tp, wq) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=4, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 4,4,8] tp:shard(0)
-qr = rope(q, table) {direction=forward} in layers.0: F32[tokens 4,4,8] tp:shard(0)
-kv = linear(x, wkv) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,8]
-o = sparse_attention(qr, kv, sink, window) {window=8, ratio=0, scale=0.5, max_context=0} in layers.0: F32[tokens 4,4,8] tp:shard(0)
+q = linear(x.slice_rows_tp, wq) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=4, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 4,4,8] tp:shard(0)
+qr = rope(q, table) {direction=forward, pairs=interleaved, place=last} in layers.0: F32[tokens 4,4,8] tp:shard(0)
+kv = linear(x, wkv) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,8]
+o = sparse_attention(qr, kv, sink, window) {window=8, ratio=0, scale=0.5, max_context=0, has_sink=true, value_width=0} in layers.0: F32[tokens 4,4,8] tp:shard(0)
 ring_write(kv, window) in layers.0
 o.heads_to_rows_tp = heads_to_rows(o) {axis=tp, size=2, capacity=8} in layers.0 on comm: F32[tokens 8,2,8] tp:shard(1)
-oa = linear(o.heads_to_rows_tp, wo_a) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,4] tp:shard(1)
-ob.partial = linear(oa, wo_b) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,16] tp:partial
+oa = linear(o.heads_to_rows_tp, wo_a) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,4] tp:shard(1)
+ob.partial = linear(oa, wo_b) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,16] tp:partial
 ob = all_reduce(ob.partial) {axis=tp, size=2, dtype=F32} on comm: F32[tokens 8,16]
 result ob
 )"},
@@ -197,14 +197,14 @@ result ob
 x = embedding(tokens.slice_rows_tp, embed) {streams=0, dtype=F32}: F32[tokens 4,16] tp:shard(0)
 positions.slice_rows_tp = slice_rows(positions) {axis=tp, size=2, capacity=4}: I32[tokens 4] tp:shard(0)
 table = rope_table(positions.slice_rows_tp) {theta=10000, rotary_dims=4, factor=1, beta_fast=32, beta_slow=1, original_max_position_embeddings=0}: F32[tokens 4,2,2] tp:shard(0)
-q = linear(x, wq) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=4, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 4,4,8] tp:shard(0)
-qr = rope(q, table) {direction=forward} in layers.0: F32[tokens 4,4,8] tp:shard(0)
+q = linear(x, wq) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=4, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 4,4,8] tp:shard(0)
+qr = rope(q, table) {direction=forward, pairs=interleaved, place=last} in layers.0: F32[tokens 4,4,8] tp:shard(0)
 x.all_gather_tp = all_gather(x) {axis=tp, size=2, dim=0, capacity=8} on comm: F32[tokens 8,16]
-kv = linear(x.all_gather_tp, wkv) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,8]
-o = sparse_attention(qr, kv, sink, window) {window=8, ratio=0, scale=0.5, max_context=0} in layers.0: F32[tokens 4,4,8] tp:shard(0)
+kv = linear(x.all_gather_tp, wkv) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,8]
+o = sparse_attention(qr, kv, sink, window) {window=8, ratio=0, scale=0.5, max_context=0, has_sink=true, value_width=0} in layers.0: F32[tokens 4,4,8] tp:shard(0)
 ring_write(kv, window) in layers.0
-oa = linear(o, wo_a) {dtype=F32, act_quant=none, groups=2, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 4,8] tp:shard(0)
-ob = linear(oa, wo_b) {dtype=F32, act_quant=none, groups=1, k_blocks=2, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 4,16] tp:shard(0)
+oa = linear(o, wo_a) {dtype=F32, act_quant=none, groups=2, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 4,8] tp:shard(0)
+ob = linear(oa, wo_b) {dtype=F32, act_quant=none, groups=1, k_blocks=2, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 4,16] tp:shard(0)
 ob.all_gather_tp = all_gather(ob) {axis=tp, size=2, dim=0, capacity=8} on comm: F32[tokens 8,16]
 result ob.all_gather_tp
 )"},
@@ -213,27 +213,27 @@ result ob.all_gather_tp
 x = embedding(tokens.slice_rows_pcp, embed) {streams=0, dtype=F32}: F32[tokens 4,16] pcp:shard(0)
 positions.slice_rows_pcp = slice_rows(positions) {axis=pcp, size=2, capacity=4}: I32[tokens 4] pcp:shard(0)
 table = rope_table(positions.slice_rows_pcp) {theta=10000, rotary_dims=4, factor=1, beta_fast=32, beta_slow=1, original_max_position_embeddings=0}: F32[tokens 4,2,2] pcp:shard(0)
-q = linear(x, wq) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=4, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 4,4,8] pcp:shard(0)
-qr = rope(q, table) {direction=forward} in layers.0: F32[tokens 4,4,8] pcp:shard(0)
+q = linear(x, wq) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=4, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 4,4,8] pcp:shard(0)
+qr = rope(q, table) {direction=forward, pairs=interleaved, place=last} in layers.0: F32[tokens 4,4,8] pcp:shard(0)
 x.all_gather_pcp = all_gather(x) {axis=pcp, size=2, dim=0, capacity=8} on comm: F32[tokens 8,16]
-kv = linear(x.all_gather_pcp, wkv) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,8]
-o = sparse_attention(qr, kv, sink, window) {window=8, ratio=0, scale=0.5, max_context=0} in layers.0: F32[tokens 4,4,8] pcp:shard(0)
+kv = linear(x.all_gather_pcp, wkv) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,8]
+o = sparse_attention(qr, kv, sink, window) {window=8, ratio=0, scale=0.5, max_context=0, has_sink=true, value_width=0} in layers.0: F32[tokens 4,4,8] pcp:shard(0)
 ring_write(kv, window) in layers.0
-oa = linear(o, wo_a) {dtype=F32, act_quant=none, groups=2, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 4,8] pcp:shard(0)
-ob = linear(oa, wo_b) {dtype=F32, act_quant=none, groups=1, k_blocks=2, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 4,16] pcp:shard(0)
+oa = linear(o, wo_a) {dtype=F32, act_quant=none, groups=2, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 4,8] pcp:shard(0)
+ob = linear(oa, wo_b) {dtype=F32, act_quant=none, groups=1, k_blocks=2, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 4,16] pcp:shard(0)
 ob.all_gather_pcp = all_gather(ob) {axis=pcp, size=2, dim=0, capacity=8} on comm: F32[tokens 8,16]
 result ob.all_gather_pcp
 )"},
     {"moe tp2+ep2: rows are unique when they are dispatched", kMoe, {.tp = 2, .ep = 2}, kMoeSplit, RowSet::kAll, RowSet::kAll, RowSet::kTp,
      R"(x = embedding(tokens, embed) {streams=0, dtype=BF16}: BF16[tokens 8,16]
 x.slice_rows_tp = slice_rows(x) {axis=tp, size=2, capacity=4}: BF16[tokens 4,16] tp:shard(0)
-g = linear(x.slice_rows_tp, gate) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 4,4] tp:shard(0)
+g = linear(x.slice_rows_tp, gate) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 4,4] tp:shard(0)
 route = moe_route(g) {by=score, top_k=2, scoring_func=sigmoid, n_group=1, topk_group=1, normalise=true, sum_eps=0, scaling=1} in layers.0: I32[tokens 4,2] tp:shard(0), F32[tokens 4,2] tp:shard(0)
 e.dispatch = expert_dispatch(x.slice_rows_tp, route, route.1) {axis=ep, size=2, experts=2, capacity=8} in layers.0 on comm: BF16[received 8,16] ep:shard(0), I32[received 8,2] ep:shard(0), F32[received 8,2] ep:shard(0), I32[2] ep:shard(0)
 e.slots = expert_slots(e.dispatch, e.dispatch.1, e.dispatch.2, w1, w3, w2) {act_quant=none, swiglu_limit=0, weight_before_w2=true, scale_rows=0, scale_cols=0} in layers.0: F32[received 8,2,16] ep:shard(0)
 e = expert_combine(e.slots, e.dispatch.1, e.dispatch.3, route) {axis=ep, size=2, experts=2, dtype=BF16} in layers.0 on comm: F32[tokens 4,16] tp:shard(0)
-s = linear(x, s1) {dtype=BF16, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: BF16[tokens 8,12] tp:shard(1)
-sd.partial = linear(s, s2) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,16] tp:partial
+s = linear(x, s1) {dtype=BF16, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: BF16[tokens 8,12] tp:shard(1)
+sd.partial = linear(s, s2) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,16] tp:partial
 sd = reduce_scatter(sd.partial) {axis=tp, size=2, dtype=BF16, capacity=4} in layers.0 on comm: BF16[tokens 4,16] tp:shard(0)
 y = add(e, sd) in layers.0: BF16[tokens 4,16] tp:shard(0)
 y.all_gather_tp = all_gather(y) {axis=tp, size=2, dim=0, capacity=8} on comm: BF16[tokens 8,16]
@@ -242,14 +242,14 @@ result y.all_gather_tp
     {"moe tp2+sp+ep2: local rows are dispatched as they are", kMoe, {.tp = 2, .ep = 2}, kMoeSplit, RowSet::kTp, RowSet::kAll, RowSet::kTp,
      R"(tokens.slice_rows_tp = slice_rows(tokens) {axis=tp, size=2, capacity=4}: I32[tokens 4] tp:shard(0)
 x = embedding(tokens.slice_rows_tp, embed) {streams=0, dtype=BF16}: BF16[tokens 4,16] tp:shard(0)
-g = linear(x, gate) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 4,4] tp:shard(0)
+g = linear(x, gate) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 4,4] tp:shard(0)
 route = moe_route(g) {by=score, top_k=2, scoring_func=sigmoid, n_group=1, topk_group=1, normalise=true, sum_eps=0, scaling=1} in layers.0: I32[tokens 4,2] tp:shard(0), F32[tokens 4,2] tp:shard(0)
 e.dispatch = expert_dispatch(x, route, route.1) {axis=ep, size=2, experts=2, capacity=8} in layers.0 on comm: BF16[received 8,16] ep:shard(0), I32[received 8,2] ep:shard(0), F32[received 8,2] ep:shard(0), I32[2] ep:shard(0)
 e.slots = expert_slots(e.dispatch, e.dispatch.1, e.dispatch.2, w1, w3, w2) {act_quant=none, swiglu_limit=0, weight_before_w2=true, scale_rows=0, scale_cols=0} in layers.0: F32[received 8,2,16] ep:shard(0)
 e = expert_combine(e.slots, e.dispatch.1, e.dispatch.3, route) {axis=ep, size=2, experts=2, dtype=BF16} in layers.0 on comm: F32[tokens 4,16] tp:shard(0)
 x.all_gather_tp = all_gather(x) {axis=tp, size=2, dim=0, capacity=8} on comm: BF16[tokens 8,16]
-s = linear(x.all_gather_tp, s1) {dtype=BF16, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: BF16[tokens 8,12] tp:shard(1)
-sd.partial = linear(s, s2) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,16] tp:partial
+s = linear(x.all_gather_tp, s1) {dtype=BF16, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: BF16[tokens 8,12] tp:shard(1)
+sd.partial = linear(s, s2) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,16] tp:partial
 sd = reduce_scatter(sd.partial) {axis=tp, size=2, dtype=BF16, capacity=4} in layers.0 on comm: BF16[tokens 4,16] tp:shard(0)
 y = add(e, sd) in layers.0: BF16[tokens 4,16] tp:shard(0)
 y.all_gather_tp = all_gather(y) {axis=tp, size=2, dim=0, capacity=8} on comm: BF16[tokens 8,16]
@@ -333,7 +333,7 @@ TEST(Shard, Refusals) {
   EXPECT_EQ(sharded.status().message(), "'d': the scale of act_quant int8_row is that of whole rows, which tp splits");
 }
 
-constexpr const char* kAttributes = "{dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0}";
+constexpr const char* kAttributes = "{dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0}";
 
 struct VerifierCase {
   const char* what;
@@ -358,7 +358,7 @@ TEST(Verifier, Refusals) {
        "input 0 is sharded on dimension 0 over axis tp, which this op needs whole"},
       {"local keys for the queries",
        "graph g\ninput q: F32[tokens 8,4,8]\ninput kv: F32[tokens 8,8] tp:shard(0)\nweight sink: F32[4]\nstate window: F32[2,7,8]\n"
-       "o = sparse_attention(q, kv, sink, window) {window=8, ratio=0, scale=0.5, max_context=0}: F32[tokens 8,4,8]\n",
+       "o = sparse_attention(q, kv, sink, window) {window=8, ratio=0, scale=0.5, max_context=0, has_sink=true, value_width=0}: F32[tokens 8,4,8]\n",
        "input 1 is sharded on dimension 0 over axis tp, which this op needs whole"},
       {"all rows added to local ones",
        "graph g\ninput x: F32[tokens 8,4]\ninput w: F32[tokens 8,4] tp:shard(0)\ny = add(x, w): F32[tokens 8,4] tp:shard(0)\n",

@@ -22,13 +22,11 @@ int64_t panel_bytes(int64_t k, int64_t k_blocks) {
 }
 
 const std::byte* row_of(const LinearArgs& args, int64_t m, int64_t group) {
-  const int64_t element = m * args.x_stride + group * args.w.cols;
-  return static_cast<const std::byte*>(args.x) + element * dtype_bits(args.x_dtype) / 8;
+  return static_cast<const std::byte*>(args.x) + x_element(args, m, group) * dtype_bits(args.x_dtype) / 8;
 }
 
 Output output_at(const LinearArgs& args, int64_t m, int64_t n) {
-  const int64_t element = m * args.y_stride + n;
-  return {static_cast<std::byte*>(args.y) + element * dtype_bits(args.y_dtype) / 8, args.y_dtype, args.y_stride};
+  return {static_cast<std::byte*>(args.y) + y_element(args, m, n) * dtype_bits(args.y_dtype) / 8, args.y_dtype, args.y_stride};
 }
 
 // Dot products; threads split the output columns.
@@ -36,7 +34,7 @@ void few_rows(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& 
   const int64_t k = args.w.cols, cols = args.w.rows / args.groups;
   const int64_t elements = k / kernels.element_features, row_elements = args.groups * elements;
   const float* x = static_cast<const float*>(args.x);
-  int64_t x_stride = args.x_stride;
+  int64_t x_stride = args.x_stride, group_stride = x_element(args, 0, 1);
   if (args.x_dtype != DType::kF32 || args.act_quant != ActQuant::kNone) {
     auto* converted = reinterpret_cast<float*>(args.scratch);
     for (int64_t m = 0; m < args.num_rows; ++m) {
@@ -47,6 +45,7 @@ void few_rows(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& 
     }
     x = converted;
     x_stride = row_elements;
+    group_stride = elements;
   }
   // Ranges of whole groups of 8 rows, about eight a thread: even shares without many short streams.
   constexpr int64_t kUnit = 8, kRangesPerThread = 8;
@@ -57,7 +56,7 @@ void few_rows(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& 
   pool.parallel_for(args.w.rows, grain, [&](int64_t begin, int64_t end, int) {
     while (begin < end) {
       const int64_t group = begin / cols, stop = std::min(end, (group + 1) * cols);
-      kernels.dot(args.w, begin, stop, x + group * elements, x_stride, args.num_rows, args.k_blocks,
+      kernels.dot(args.w, begin, stop, x + group * group_stride, x_stride, args.num_rows, args.k_blocks,
                   output_at(args, 0, begin));
       begin = stop;
     }

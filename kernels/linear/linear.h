@@ -4,12 +4,12 @@
 //
 //   y[m, g*N + n] = sum_k  x'[m, g*K + k] * w[g*N + n, k]          g = 0 .. groups-1 (groups 1: an ordinary linear layer)
 //
-//   x   [num_rows, groups*K]   F32 or BF16, row stride x_stride elements
+//   x   [num_rows, groups*K]   F32 or BF16, row stride x_stride elements; the groups of a row may lie apart
 //   x'  x as fp32, after act_quant (below)
 //   w   [groups*N, K]          WeightMatrix: F32, BF16, F8_E4M3 + block scales, F4_E2M1 + block scales; one fp32 value per
 //                              weight, round(q * scale), wherever it is used
 //   y   [num_rows, groups*N]   F32 or BF16 (one rounding to nearest even at the end), row stride y_stride elements;
-//                              must not alias x, w or scratch
+//                              the groups of a row may lie apart; must not alias x, w or scratch
 //
 // Order of the sum (docs/numerics.md): K is cut into `k_blocks` equal blocks (1 = no cut; K / k_blocks is a multiple of 4).
 // Inside a block, 16 partial sums: lane j starts from 0 and takes the block's elements k = j, j+16, j+32, ... in ascending
@@ -70,6 +70,7 @@ struct LinearArgs {
   const void* x = nullptr;
   DType x_dtype = DType::kF32;            // kF32 or kBF16
   int64_t x_stride = 0;
+  int64_t x_group_stride = 0;             // elements from one group of a row to the next; 0: K
   int64_t num_rows = 0;
   WeightMatrix w;                         // rows = groups * N, cols = K
   int64_t groups = 1;
@@ -78,6 +79,7 @@ struct LinearArgs {
   void* y = nullptr;
   DType y_dtype = DType::kF32;            // kF32 or kBF16
   int64_t y_stride = 0;
+  int64_t y_group_stride = 0;             // likewise; 0: N
   std::byte* scratch = nullptr;           // linear_scratch_bytes(...), 64-byte aligned
 };
 

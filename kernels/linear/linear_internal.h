@@ -83,6 +83,15 @@ void linear_ref(const LinearArgs& args, ThreadPool& pool);
 DotRef dot_bf16_ref;
 void linear_bf16_ref(const LinearArgs& args, ThreadPool& pool);
 
+// Where element k = 0 of a group of a row of x, and where y of weight row n, lie in elements.
+inline int64_t x_element(const LinearArgs& args, int64_t m, int64_t group) {
+  return m * args.x_stride + group * (args.x_group_stride != 0 ? args.x_group_stride : args.w.cols);
+}
+inline int64_t y_element(const LinearArgs& args, int64_t m, int64_t n) {
+  const int64_t cols = args.w.rows / args.groups, apart = args.y_group_stride != 0 ? args.y_group_stride - cols : 0;
+  return m * args.y_stride + n + n / cols * apart;
+}
+
 // Drivers of linear.cc.
 void linear_with(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& pool);
 

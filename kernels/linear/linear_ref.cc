@@ -96,7 +96,7 @@ void linear_with_dot(DotRef* dot_of, const LinearArgs& args, ThreadPool& pool) {
   auto* x = reinterpret_cast<float*>(args.scratch);
   for (int64_t m = 0; m < args.num_rows; ++m) {
     for (int64_t g = 0; g < args.groups; ++g) {
-      const auto* row = static_cast<const std::byte*>(args.x) + (m * args.x_stride + g * k) * dtype_bits(args.x_dtype) / 8;
+      const auto* row = static_cast<const std::byte*>(args.x) + x_element(args, m, g) * dtype_bits(args.x_dtype) / 8;
       convert_row_ref(row, args.x_dtype, k, args.act_quant, x + (m * args.groups + g) * k);
     }
   }
@@ -104,7 +104,7 @@ void linear_with_dot(DotRef* dot_of, const LinearArgs& args, ThreadPool& pool) {
     for (int64_t n = begin; n < end; ++n) {
       for (int64_t m = 0; m < args.num_rows; ++m) {
         const float y = dot_of(args.w, n, x + (m * args.groups + n / cols) * k, args.k_blocks);
-        const int64_t i = m * args.y_stride + n;
+        const int64_t i = y_element(args, m, n);
         if (args.y_dtype == DType::kF32) {
           static_cast<float*>(args.y)[i] = y;
         } else {

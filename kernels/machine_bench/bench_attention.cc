@@ -61,6 +61,7 @@ Status sparse_attention_rows(BenchRunner& runner, const BenchModel& model, DType
                 .kv_dtype = dtype,
                 .num_heads = heads,
                 .head_dim = kHeadDim,
+                .value_dim = kHeadDim,
                 .keys = std::span(lists).subspan(t * keys, keys),
                 .sink = sink.data(),
                 .scale = 0.04419417f,

@@ -1,12 +1,13 @@
 // kernels/rope/rope.h
 //
-// Rotary position embedding of the last `rotary_dims` features of every head, interleaved pairs (2i, 2i+1) as complex
+// Rotary position embedding of the last (or the first) `rotary_dims` features of every head: pairs of features as complex
 // numbers times e^{+i phi} (inverse: e^{-i phi}), phi = fp32(position) * fp32(frequency_i), rounded to fp32 before an
-// accurate cos / sin (double, then rounded to fp32). fp32 inside, one rounding to the dtype. Row-independent.
+// accurate cos / sin (double, then rounded to fp32). Pair i is (2i, 2i+1), or (i, i + rotary_dims/2) where split in halves.
+// fp32 inside, one rounding to the dtype. Row-independent.
 //
 //   (a, b) -> (a*c - b*s, a*s + b*c)   each as: fma(a, c, -(b*s)), fma(a, s, b*c), the inner product rounded to fp32
 //
-// Source: deepseek_v4.md 2.4.
+// Sources: deepseek_v4.md 2.4, glm_moe_dsa.md 2.4.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,8 @@ std::vector<float> rope_frequencies(double theta, int64_t rotary_dims, const Rop
 void rope_table(std::span<const int32_t> positions, std::span<const float> frequencies, float* table);
 
 enum class RopeDirection { kForward, kInverse };
+enum class RopePairs { kInterleaved, kHalfSplit };
+enum class RopePlace { kLast, kFirst };  // which features of a head are rotated
 
 struct RopeArgs {
   const void* x = nullptr;    // [num_rows, num_heads, head_dim]
@@ -40,6 +43,11 @@ struct RopeArgs {
   int64_t num_rows = 0, num_heads = 0, head_dim = 0, rotary_dims = 0;
   const float* table = nullptr;
   RopeDirection direction = RopeDirection::kForward;
+  RopePairs pairs = RopePairs::kInterleaved;
+  RopePlace place = RopePlace::kLast;
+
+  // The first rotated feature of a head.
+  int64_t first() const { return place == RopePlace::kFirst ? 0 : head_dim - rotary_dims; }
 };
 
 using RopeFn = void(const RopeArgs&);

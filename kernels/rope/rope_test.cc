@@ -85,6 +85,32 @@ TEST(Rope, Pair) {
   }
 }
 
+// glm_moe_dsa.md 2.4: dim 4, f = (1, 0.01), position 1, x = (1, 2, 3, 4), in front of or behind a feature that is not rotated.
+TEST(Rope, PairsAndPlace) {
+  const int32_t positions[] = {1};
+  const float frequencies[] = {1.0f, 0.01f};
+  float table[4];
+  rope_table(positions, frequencies, table);
+  for (const auto& variant : rope_variants()) {
+    if (variant.isa > max_isa()) continue;
+    for (const RopePlace place : {RopePlace::kLast, RopePlace::kFirst}) {
+      const int at = place == RopePlace::kLast ? 1 : 0;
+      float x[5], y[5];
+      for (int i = 0; i < 4; ++i) x[at + i] = static_cast<float>(i + 1);
+      x[4 - 4 * at] = 7;
+      RopeArgs args{.x = x, .y = y, .num_rows = 1, .num_heads = 1, .head_dim = 5, .rotary_dims = 4, .table = table, .place = place};
+      const double expected[2][4] = {{-1.142640, 1.922076, 2.959851, 4.029799}, {-1.984111, 1.959901, 2.462378, 4.019800}};
+      for (const RopePairs pairs : {RopePairs::kInterleaved, RopePairs::kHalfSplit}) {
+        std::fill_n(y, 5, NAN);
+        args.pairs = pairs;
+        variant.run(args);
+        for (int i = 0; i < 4; ++i) EXPECT_NEAR(y[at + i], expected[static_cast<int>(pairs)][i], 1e-6) << variant.name << " " << i;
+        EXPECT_EQ(y[4 - 4 * at], 7) << variant.name;
+      }
+    }
+  }
+}
+
 struct Case {
   int64_t rows, heads, head_dim, rotary_dims, offset;
 };
@@ -110,7 +136,10 @@ TEST(Rope, VariantsEqualTheReference) {
         for (int64_t row = 0; row < c.rows; ++row) positions.push_back(static_cast<int32_t>(random() % 1000000));
         std::vector<float> table(c.rows * c.rotary_dims);
         rope_table(positions, rope_frequencies(160000, c.rotary_dims, kV4Scaling), table.data());
-        for (const auto direction : {RopeDirection::kForward, RopeDirection::kInverse}) {
+        for (const int how : {0, 1, 2, 3, 4, 5, 6, 7}) {
+          const auto direction = how % 2 == 0 ? RopeDirection::kForward : RopeDirection::kInverse;
+          const auto pairs = how / 2 % 2 == 0 ? RopePairs::kInterleaved : RopePairs::kHalfSplit;
+          const auto place = how < 4 ? RopePlace::kLast : RopePlace::kFirst;
           const int64_t count = c.rows * c.heads * c.head_dim;
           TestArray x(dtype, count, c.offset), expected(dtype, count), y(dtype, count, 2 * c.offset);
           x.fill(random);
@@ -122,12 +151,15 @@ TEST(Rope, VariantsEqualTheReference) {
                         .head_dim = c.head_dim,
                         .rotary_dims = c.rotary_dims,
                         .table = table.data(),
-                        .direction = direction};
+                        .direction = direction,
+                        .pairs = pairs,
+                        .place = place};
           rope_ref(args);
           args.y = y.data();
           variant.run(args);
           ASSERT_EQ(y.bits(), expected.bits()) << variant.name << " " << dtype_name(dtype) << " head_dim " << c.head_dim
-                                               << " rotary " << c.rotary_dims << " seed " << kSeed;
+                                               << " rotary " << c.rotary_dims << " pairs " << static_cast<int>(pairs)
+                                               << " place " << static_cast<int>(place) << " seed " << kSeed;
           EXPECT_TRUE(y.guards_are_nan());
           args.y = x.data();
           variant.run(args);

@@ -117,7 +117,7 @@ void bench_attention(Isa limit) {
     const std::vector<float> sink(c.num_heads, 0.0f);
     const Buffer scratch = scratch_of(sparse_attention_scratch_bytes(c.num_heads, c.head_dim));
     const SparseAttentionArgs args{q.at(0),       out.at(0),   c.dtype,
-                                   c.kv_dtype,    c.num_heads, c.head_dim,
+                                   c.kv_dtype,    c.num_heads, c.head_dim,    c.head_dim,
                                    rows,          sink.data(), 1 / std::sqrt(static_cast<float>(c.head_dim)),
                                    scratch.data()};
     for (const auto& variant : sparse_attention_variants()) {

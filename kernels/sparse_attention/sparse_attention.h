@@ -1,14 +1,15 @@
 // kernels/sparse_attention/sparse_attention.h
 //
-// Attention of one query row, all heads, over a list of key rows that all heads share (K = V), with a sink per head.
+// Attention of one query row, all heads, over a list of key rows that all heads share, with a sink per head. Values are the
+// first value_dim features of the keys.
 //
 //   z[h,n] = scale * <q[h,:], kv_n>                     M_h = max_n z[h,n]  (the sink is not part of the maximum)
-//   out[h,:] = A( sum_n P(exp(z[h,n] - M_h)) * kv_n / (sum_n exp(z[h,n] - M_h) + exp(sink_h - M_h)) )
+//   out[h,:] = A( sum_n P(exp(z[h,n] - M_h)) * kv_n[0..value_dim) / (sum_n exp(z[h,n] - M_h) + exp(sink_h - M_h)) )
 //
 //   q     [num_heads, head_dim]   A (F32 or BF16)
 //   keys  num_keys row pointers, each [head_dim] of kv_dtype; a null pointer is an empty column
 //   sink  [num_heads] F32, or null (then no sink term)
-//   out   [num_heads, head_dim]   A; must not alias q
+//   out   [num_heads, value_dim]  A; must not alias q
 //
 // Order: columns in list order, in blocks of 64 (fixed: block = column / 64) with an online softmax over the blocks.
 // The running maximum after block b is m_b; probabilities of block b are exp(z - m_b); accumulators and denominator are
@@ -18,7 +19,7 @@
 // Scores: 16-lane sums of kernels/linear over head_dim, times scale. Values: out[h,d] starts at 0, one fma per column
 // in ascending order. At the end den += exp(sink - M), then out / den. exp by kernels/vector_math.
 // A row without keys gives zeros. The bits depend neither on the number of heads nor on other rows.
-// Source: deepseek_v4.md 2.5.7.
+// Sources: deepseek_v4.md 2.5.7; glm_moe_dsa.md 2.6 (absorbed form).
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,7 @@ struct SparseAttentionArgs {
   void* out = nullptr;
   DType dtype = DType::kF32;     // of q and out
   DType kv_dtype = DType::kF32;  // kF32 or kBF16
-  int64_t num_heads = 0, head_dim = 0;
+  int64_t num_heads = 0, head_dim = 0, value_dim = 0;
   std::span<const void* const> keys;
   const float* sink = nullptr;  // [num_heads]
   float scale = 1;

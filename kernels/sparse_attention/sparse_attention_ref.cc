@@ -17,9 +17,9 @@ void to_f32(const void* src, DType dtype, int64_t begin, int64_t n, float* dst) 
 }
 
 void write_out(const SparseAttentionArgs& args, int64_t h, const float* acc, float den) {
-  for (int64_t d = 0; d < args.head_dim; ++d) {
+  for (int64_t d = 0; d < args.value_dim; ++d) {
     const float value = acc[d] / den;
-    const int64_t i = h * args.head_dim + d;
+    const int64_t i = h * args.value_dim + d;
     if (args.dtype == DType::kBF16) {
       static_cast<bf16*>(args.out)[i] = to_bf16(value);
     } else {
@@ -37,12 +37,12 @@ void sparse_attention_ref(const SparseAttentionArgs& args) {
   float* const keys = scratch + layout.keys;
   float* const score = scratch + layout.scores;
   float* const acc = scratch + layout.acc;
-  const int64_t head_dim = args.head_dim;
+  const int64_t head_dim = args.head_dim, value_dim = args.value_dim;
   const int64_t num_columns = static_cast<int64_t>(args.keys.size());
 
   for (int64_t h = 0; h < args.num_heads; ++h) {
     to_f32(args.q, args.dtype, h * head_dim, head_dim, q);
-    std::fill_n(acc, head_dim, 0.0f);
+    std::fill_n(acc, value_dim, 0.0f);
     float max = -std::numeric_limits<float>::infinity();
     float den = 0;
     bool empty = true;
@@ -64,13 +64,13 @@ void sparse_attention_ref(const SparseAttentionArgs& args) {
       const float factor = exp_f32(max - block_max);
       max = block_max;
       den *= factor;
-      for (int64_t d = 0; d < head_dim; ++d) acc[d] *= factor;
+      for (int64_t d = 0; d < value_dim; ++d) acc[d] *= factor;
       for (int64_t i = 0; i < n; ++i) {
         const float e = exp_f32(score[i] - max);
         den += e;
         const float p = args.dtype == DType::kBF16 ? round_bf16(e) : e;
         const float* const value = keys + i * layout.row_pitch;
-        for (int64_t d = 0; d < head_dim; ++d) acc[d] = std::fma(p, value[d], acc[d]);
+        for (int64_t d = 0; d < value_dim; ++d) acc[d] = std::fma(p, value[d], acc[d]);
       }
     }
 

@@ -152,11 +152,11 @@ void block_softmax(const Softmax& s) {
 // `factor` and `acc` point to the first head, `acc` also to the first feature.
 template <int NH, int NV, class Key>
 inline void value_tile(const Block<Key>& block, int64_t d, const float* p, int64_t head_pitch, const float* factor,
-                       float* acc, int64_t head_dim) {
+                       float* acc, int64_t value_dim) {
   Vector sum[NH][NV];
   for (int i = 0; i < NH; ++i) {
     const Vector f = set1(factor[i]);
-    for (int j = 0; j < NV; ++j) sum[i][j] = mul(load(acc + i * head_dim + j * kLanes), f);
+    for (int j = 0; j < NV; ++j) sum[i][j] = mul(load(acc + i * value_dim + j * kLanes), f);
   }
   for (int64_t n = 0; n < block.n; ++n) {
     Vector value[NV];
@@ -167,20 +167,20 @@ inline void value_tile(const Block<Key>& block, int64_t d, const float* p, int64
     }
   }
   for (int i = 0; i < NH; ++i) {
-    for (int j = 0; j < NV; ++j) store(acc + i * head_dim + j * kLanes, sum[i][j]);
+    for (int j = 0; j < NV; ++j) store(acc + i * value_dim + j * kLanes, sum[i][j]);
   }
 }
 
 // All heads of one strip of NV vectors of features.
 template <int NV, class Key>
 void value_strip(const Block<Key>& block, int64_t d, const float* p, int64_t head_pitch, const float* factor,
-                 float* acc, int64_t num_heads, int64_t head_dim) {
+                 float* acc, int64_t num_heads, int64_t value_dim) {
   int64_t h = 0;
   for (; h + kValueHeads <= num_heads; h += kValueHeads) {
-    value_tile<kValueHeads, NV>(block, d, p + h, head_pitch, factor + h, acc + h * head_dim + d, head_dim);
+    value_tile<kValueHeads, NV>(block, d, p + h, head_pitch, factor + h, acc + h * value_dim + d, value_dim);
   }
   const auto rest = [&]<int NH>() {
-    value_tile<NH, NV>(block, d, p + h, head_pitch, factor + h, acc + h * head_dim + d, head_dim);
+    value_tile<NH, NV>(block, d, p + h, head_pitch, factor + h, acc + h * value_dim + d, value_dim);
   };
   switch (num_heads - h) {
     case 1: return rest.template operator()<1>();
@@ -196,26 +196,26 @@ void value_strip(const Block<Key>& block, int64_t d, const float* p, int64_t hea
 
 template <class Key>
 void block_values(const Block<Key>& block, const float* p, int64_t head_pitch, const float* factor, float* acc,
-                  int64_t num_heads, int64_t head_dim) {
+                  int64_t num_heads, int64_t value_dim) {
   int64_t d = 0;
-  for (; d + kValueVectors * kLanes <= head_dim; d += kValueVectors * kLanes) {
-    value_strip<kValueVectors>(block, d, p, head_pitch, factor, acc, num_heads, head_dim);
+  for (; d + kValueVectors * kLanes <= value_dim; d += kValueVectors * kLanes) {
+    value_strip<kValueVectors>(block, d, p, head_pitch, factor, acc, num_heads, value_dim);
   }
-  for (; d < head_dim; d += kLanes) value_strip<1>(block, d, p, head_pitch, factor, acc, num_heads, head_dim);
+  for (; d < value_dim; d += kLanes) value_strip<1>(block, d, p, head_pitch, factor, acc, num_heads, value_dim);
 }
 
 template <class T>
-void write_out(const float* acc, const float* den, int64_t num_heads, int64_t head_dim, T* out) {
+void write_out(const float* acc, const float* den, int64_t num_heads, int64_t value_dim, T* out) {
   for (int64_t h = 0; h < num_heads; ++h) {
     const Vector d = set1(den[h]);
-    for (int64_t k = 0; k < head_dim; k += kLanes) store(out + h * head_dim + k, div(load(acc + h * head_dim + k), d));
+    for (int64_t k = 0; k < value_dim; k += kLanes) store(out + h * value_dim + k, div(load(acc + h * value_dim + k), d));
   }
 }
 
 // Activation is float or uint16_t (bf16), as is Key.
 template <class Activation, class Key>
 void attend(const SparseAttentionArgs& args) {
-  const int64_t num_heads = args.num_heads, head_dim = args.head_dim;
+  const int64_t num_heads = args.num_heads, head_dim = args.head_dim, value_dim = args.value_dim;
   const AttentionScratch layout(num_heads, head_dim);
   float* const scratch = reinterpret_cast<float*>(args.scratch);
   float* const acc = scratch + layout.acc;
@@ -235,7 +235,7 @@ void attend(const SparseAttentionArgs& args) {
   } else {
     q = static_cast<const float*>(args.q);
   }
-  for (int64_t i = 0; i < num_heads * head_dim; i += kLanes) store(acc + i, zero());
+  for (int64_t i = 0; i < num_heads * value_dim; i += kLanes) store(acc + i, zero());
   for (int64_t h = 0; h < layout.head_pitch; ++h) {
     softmax.max[h] = kMinusInfinity;
     softmax.den[h] = 0;
@@ -270,11 +270,11 @@ void attend(const SparseAttentionArgs& args) {
       }
       block_scores(q, num_heads, head_dim, rows, softmax.scores, layout.head_pitch);
       block_softmax(softmax);
-      block_values(rows, softmax.scores, layout.head_pitch, softmax.factor, acc, num_heads, head_dim);
+      block_values(rows, softmax.scores, layout.head_pitch, softmax.factor, acc, num_heads, value_dim);
     } else {
       block_scores(q, num_heads, head_dim, block, softmax.scores, layout.head_pitch);
       block_softmax(softmax);
-      block_values(block, softmax.scores, layout.head_pitch, softmax.factor, acc, num_heads, head_dim);
+      block_values(block, softmax.scores, layout.head_pitch, softmax.factor, acc, num_heads, value_dim);
     }
   }
 
@@ -288,14 +288,14 @@ void attend(const SparseAttentionArgs& args) {
       for (int64_t i = 0; i < count; ++i) softmax.den[h + i] += lanes[i];
     }
   }
-  write_out(acc, softmax.den, num_heads, head_dim, static_cast<Activation*>(args.out));
+  write_out(acc, softmax.den, num_heads, value_dim, static_cast<Activation*>(args.out));
 }
 
 }  // namespace
 
 void WEFT_NAME(sparse_attention)(const SparseAttentionArgs& args) {
-  // No model has such a head dim; lanes without elements are the reference's business.
-  if (args.head_dim % 16 != 0) return sparse_attention_ref(args);
+  // No model has such widths; lanes without elements are the reference's business.
+  if (args.head_dim % 16 != 0 || args.value_dim % 16 != 0) return sparse_attention_ref(args);
   if (args.dtype == DType::kF32) {
     return args.kv_dtype == DType::kF32 ? attend<float, float>(args) : attend<float, uint16_t>(args);
   }

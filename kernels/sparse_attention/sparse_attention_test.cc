@@ -69,6 +69,8 @@ class Elements {
 
 struct Sizes {
   int64_t num_heads, head_dim, num_columns;
+  int64_t value_width = 0;  // 0: head_dim
+  int64_t value_dim() const { return value_width > 0 ? value_width : head_dim; }
 };
 
 enum class Holes { kNone, kScattered, kWholeBlocks, kAll };
@@ -112,6 +114,7 @@ struct Problem {
     args.kv_dtype = kv_dtype;
     args.num_heads = count;
     args.head_dim = shape.head_dim;
+    args.value_dim = shape.value_dim();
     args.keys = key_rows;
     args.sink = with_sink ? sink.data() + first : nullptr;
     args.scale = scale;
@@ -119,7 +122,7 @@ struct Problem {
     variant(args);
   }
   Elements run(SparseAttentionFn* variant, int64_t offset = 0) {
-    Elements out(dtype, shape.num_heads * shape.head_dim, offset);
+    Elements out(dtype, shape.num_heads * shape.value_dim(), offset);
     run(variant, out, 0, shape.num_heads);
     return out;
   }
@@ -128,7 +131,7 @@ struct Problem {
 SparseAttentionFn* reference() { return sparse_attention_variants().back().run; }
 
 std::string describe(const Problem& p, uint32_t seed) {
-  return std::to_string(p.shape.num_heads) + " heads x " + std::to_string(p.shape.head_dim) + ", " +
+  return std::to_string(p.shape.num_heads) + " heads x " + std::to_string(p.shape.head_dim) + "/" + std::to_string(p.shape.value_dim()) + ", " +
          std::to_string(p.shape.num_columns) + " columns, " + std::string(dtype_name(p.dtype)) + ", keys " +
          std::string(dtype_name(p.kv_dtype)) + ", seed " + std::to_string(seed);
 }
@@ -153,14 +156,14 @@ TEST(SparseAttention, NumericCheckOfTheReference) {
 }
 
 TEST(SparseAttention, ReferenceFollowsTheFormula) {
-  for (const Sizes shape : {Sizes{3, 32, 1}, Sizes{2, 96, 64}, Sizes{2, 20, 65}, Sizes{1, 512, 200}}) {
+  for (const Sizes shape : {Sizes{3, 32, 1}, Sizes{2, 96, 64}, Sizes{2, 20, 65}, Sizes{1, 512, 200}, Sizes{2, 48, 70, 32}}) {
     for (const bool with_sink : {true, false}) {
       const uint32_t seed = static_cast<uint32_t>(shape.num_columns);
       Problem p(shape, DType::kF32, DType::kF32, shape.num_columns > 1 ? Holes::kScattered : Holes::kNone, seed);
-      Elements out(DType::kF32, shape.num_heads * shape.head_dim, 0);
+      Elements out(DType::kF32, shape.num_heads * shape.value_dim(), 0);
       p.run(reference(), out, 0, shape.num_heads, with_sink);
       for (int64_t h = 0; h < shape.num_heads; ++h) {
-        std::vector<double> z, value(shape.head_dim, 0.0);
+        std::vector<double> z, value(shape.value_dim(), 0.0);
         double max = -1e300, den = 0;
         for (const void* key : p.key_rows) {
           double dot = 0;
@@ -176,16 +179,16 @@ TEST(SparseAttention, ReferenceFollowsTheFormula) {
           if (p.key_rows[n] == nullptr) continue;
           const double e = std::exp(z[n] - max);
           den += e;
-          for (int64_t d = 0; d < shape.head_dim; ++d) {
+          for (int64_t d = 0; d < shape.value_dim(); ++d) {
             float k;
             std::memcpy(&k, static_cast<const std::byte*>(p.key_rows[n]) + 4 * d, 4);
             value[d] += e * k;
           }
         }
         if (with_sink) den += std::exp(p.sink[h] - max);
-        for (int64_t d = 0; d < shape.head_dim; ++d) {
+        for (int64_t d = 0; d < shape.value_dim(); ++d) {
           // Scores are at most ~10 with a relative error of some 2^-21: some 1e-5 in a probability, values ~3.
-          EXPECT_NEAR(out.get(h * shape.head_dim + d), value[d] / den, 3e-5)
+          EXPECT_NEAR(out.get(h * shape.value_dim() + d), value[d] / den, 3e-5)
               << describe(p, seed) << " sink " << with_sink;
         }
       }
@@ -201,7 +204,8 @@ TEST(SparseAttention, VariantsGiveTheSameBits) {
       if (columns % 64 == 1) shapes.push_back({heads, 16, columns});
     }
   }
-  shapes.insert(shapes.end(), {{64, 512, 130}, {4, 128, 80}, {2, 512, 640}, {5, 40, 65}, {64, 16, 70}});
+  shapes.insert(shapes.end(), {{64, 512, 130}, {4, 128, 80}, {2, 512, 640}, {5, 40, 65}, {64, 16, 70},
+                              {64, 576, 130, 512}, {1, 576, 65, 512}, {5, 48, 66, 32}, {3, 48, 10, 20}});
   uint32_t seed = 100;
   for (const Sizes& shape : shapes) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
