@@ -31,6 +31,9 @@ struct Work {
   double rows = 0, columns = 0, depth = 0, count = 0;
   WorkUnit unit = WorkUnit::kVector;
   DType weight = DType::kF32, activation = DType::kF32;  // what the matrix unit multiplies, as quantised
+  // Operations of the vector unit beside the products, not among `flops`: in the same loop (softmax, sums over heads), or before
+  // the products can begin (quantising activations) or after (selection). planner.md 2.1, 2.2, 2.4.
+  double vector_beside = 0, vector_apart = 0;
 
   CommPattern pattern = CommPattern::kNone;
   MeshAxis axis = MeshAxis::kTp;  // of the group

@@ -1,9 +1,9 @@
 // Time of a node on a device: what its op says of its work (graph/work.h), and what the profile says of the device.
 //
-//   t = max(matrix, vector, memory) / efficiency + launch     for an op that is one kernel (fused)
-//   t = collective_cost + launch                               for an op between ranks
-// The efficiency is that of the op's own table where the profile has one (measured, interpolated), else that of its class.
-// planner.md 2.
+//   t = max(matrix, vector, memory) + apart + launch     each at its efficiency; apart: arithmetic that cannot run beside (work.h)
+//   t = collective + launch                              for an op between ranks
+// The efficiency is that of the op's own table where the profile has one (of the whole sum; measured, interpolated), else those of
+// the classes "matrix", "vector" and "memory". planner.md 2.
 #pragma once
 
 #include <array>
@@ -12,6 +12,7 @@
 #include "graph/row_sets.h"
 #include "planner/collective_cost.h"
 #include "planner/device_profile.h"
+#include "planner/efficiency.h"
 
 namespace weft {
 
@@ -25,7 +26,7 @@ std::string_view cost_source_name(CostSource source);  // "measured", "interpola
 
 struct OpCost {
   double seconds = 0;
-  // Shares that add up to `seconds`: the binding resource has all but launch (and of a collective its latency).
+  // Shares that add up to `seconds`: launch, and all the rest for the resource that binds.
   double compute_s = 0, memory_s = 0, network_s = 0, launch_s = 0;
   // What each resource alone would take, at the efficiency of the op.
   double matrix_term_s = 0, vector_term_s = 0, memory_term_s = 0;
@@ -53,7 +54,7 @@ struct CostEnv {
 
 class CostModel {
  public:
-  // Fails, naming the figures, where the profile lacks what every time needs.
+  // An error that names the figures where the profile lacks what every time needs.
   static Result<CostModel> create(DeviceProfile device);
 
   const DeviceProfile& device() const { return device_; }
@@ -65,9 +66,18 @@ class CostModel {
   Result<CollectiveCost> transfer(int from, int to, double bytes, int local_ranks = 1) const;
 
  private:
-  explicit CostModel(DeviceProfile device) : device_(std::move(device)) {}
+  explicit CostModel(DeviceProfile device);
+
+  struct Rates;
+  Rates rates(const CostEnv& env) const;
+  // Peak of the products of these dtypes: of the wider one, or of the next wider one that the device has.
+  const Figure& matrix_peak(DType weight, DType activation) const;
+  const Figure& vector_peak(DType dtype) const;
+  Result<OpCost> collective(const Op& op, const Work& work, const CostEnv& env) const;
+  OpCost local(const Op& op, const Work& work, TypeSpan in, TypeSpan out, const CostEnv& env) const;
 
   DeviceProfile device_;
+  EfficiencySet efficiency_;
 };
 
 }  // namespace weft

@@ -5,6 +5,7 @@
 // verified is marked so in every output. A figure that is missing is no default: the cost model names it when it needs it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -63,18 +64,21 @@ struct LaunchCosts {
   bool operator==(const LaunchCosts&) const = default;
 };
 
+// The axes that an efficiency table may have: those of graph/work.h, and of collectives the bytes that a rank sends and the ranks.
+inline constexpr std::array<std::string_view, 6> kTableAxes = {"rows", "columns", "depth", "count", "bytes", "ranks"};
+
 // Part of its roofline that an op reaches: roofline time / time, on a grid of shapes. Between grid points it is interpolated in
 // log space along every axis, beyond the grid the edge holds.
 struct EfficiencyTable {
   struct Axis {
-    std::string name;            // "rows", "columns", "depth", "count": graph/work.h
+    std::string name;            // of kTableAxes
     std::vector<double> values;  // ascending
     bool operator==(const Axis&) const = default;
   };
   std::string op;              // name of an op ("linear"), or "matrix", "vector", "memory", "collective" for all that have no own
   std::string weight;          // dtype of the weights; "": any
   std::string activation;      // dtype of the activations; "": any
-  int threads = 0;             // CPUs: measured with as many threads a rank; 0: any
+  int ranks = 0, threads = 0;  // CPUs: measured with so many ranks at work and threads of each; 0: any
   bool cached = false;         // measured with weights that stay in the cache
   std::vector<Axis> axes;      // may be empty: one value
   std::vector<double> values;  // last axis fastest

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "graph/op_spec.h"
 #include "models/weight_split.h"
 #include "planner/device_profile.h"
 #include "sharding/layout.h"
@@ -17,62 +18,99 @@
 namespace weft {
 
 // When a rule holds.
-enum class RuleCondition { kAlways, kDsaCp, kNoDsaCp, kSequenceParallel, kMtp };
-enum class Lifetime { kPersistent, kLoad, kStep };
+enum class RuleCondition { kAlways, kDsaCp, kNoDsaCp, kSequenceParallel };
+// How long the bytes of a rule are there.
+enum class Lifetime {
+  kPersistent,
+  kLoad,  // while weights are loaded and processed
+  kStep,  // while a step runs, of one layer at a time
+};
+std::string_view lifetime_name(Lifetime lifetime);  // "persistent", "load", "step"
+
+enum class WeightEffect {
+  kReplicate,   // whole on every rank, whatever the layout says
+  kShard,       // over tp, although weft keeps it whole
+  kStoreAs,     // held as `dtype`; no scales then
+  kOmitScales,  // scales are not counted
+  kOmit,        // nothing of it is counted
+  kExtraCopy,   // besides what is there: `factor` of the elements of a rank, as `dtype`
+  kOverhead,    // besides: bytes for every output and every input of the rank's part
+};
 
 // One rule about weights: which, when, and what changes. Rules are applied in order; several may match a weight.
 struct WeightRule {
-  std::string name;                    // of the ledger's line: "W_UK and W_UV beside kv_b"
+  std::string name;                   // of the ledger's line: "W_UK and W_UV beside kv_b"
   std::string source;
   bool verified = true;
   RuleCondition when = RuleCondition::kAlways;
-  std::vector<std::string> patterns;   // of weight value names, `*` stands for any text; empty: all
-  std::optional<WeightSplit> split;    // only weights of this kind
-
-  enum class Effect {
-    kReplicate,  // whole on every rank, whatever the layout says
-    kShard,      // over tp along its dimension, although weft keeps it whole
-    kStoreAs,    // held as `dtype`, without scales unless scales are of that dtype
-    kExtraCopy,  // besides what is there: `factor` of its elements in `dtype`
-    kOmit,       // not counted
-    kOverhead,   // bytes_per_output per output row: scales, offsets, bias corrections
-  };
-  Effect effect = Effect::kExtraCopy;
-  std::optional<DType> dtype;
-  double factor = 1;                   // kExtraCopy
-  double bytes_per_output = 0;         // kOverhead
-  Lifetime lifetime = Lifetime::kPersistent;
+  std::vector<std::string> patterns;  // of names in the weights table, `*` stands for any text; empty: all
+  std::optional<WeightSplit> split;   // only weights of this kind
+  std::optional<DType> stored;        // only weights that the checkpoint stores so
+  WeightEffect effect = WeightEffect::kExtraCopy;
+  std::optional<DType> dtype;         // kStoreAs, kExtraCopy
+  double factor = 1;                  // kExtraCopy
+  double bytes_per_output = 0, bytes_per_input = 0;  // kOverhead
+  Lifetime lifetime = Lifetime::kPersistent;         // kExtraCopy
 };
 
-// Bytes that no tensor explains: communication buffers, device context.
+// Bytes of every rank that no weight explains: communication buffers, device context, tables of positions.
 struct ReserveRule {
   std::string name, source;
   bool verified = true;
   double bytes = 0;
-  bool per_communicator = false;       // times the groups of more than one rank
+  double bytes_per_communicator = 0;  // times the groups of more than one rank that a rank is in
+  double bytes_per_position = 0;      // times max_position_embeddings
 };
 
 struct EngineProfile {
   std::string name, description;
+  bool exact = false;                 // the ledger is this engine's own: `weft`
   std::vector<WeightRule> weights;
   std::vector<ReserveRule> reserves;
 
-  // Collectives: dtype in which sums and gathers travel. nullopt: as the graph says (weft: fp32 partials).
+  // Dtypes in which sums and gathered rows travel; none: as the graph says (weft: fp32 partials, rows as they are).
   std::optional<DType> reduce_dtype, gather_dtype;
-  // Padding of counts, 1: none.
-  int64_t token_multiple_of_tp = 0;    // 1: rows of a step are padded to a multiple of tp
-  int64_t vocabulary_multiple = 1;     // times tp
-  bool counts_mtp = true;              // draft layers are in its published totals
-  bool counts_caches_per_rank = true;
-  // Layouts that only this engine accepts: canonical-tree rules of weft's executor are not checked.
-  bool executor_limits = true;
+  bool pads_rows_to_tp = false;       // rows of a step are padded to a multiple of tp
+  int64_t vocabulary_multiple = 1;    // the vocabulary is padded to a multiple of this times tp
+  bool counts_drafts = true;          // draft layers are in the totals that it publishes
+  bool executor_limits = true;        // false: layouts that weft's executor refuses are fine
+  std::vector<std::string> leaves_out;  // what its published figures do not hold, for readers
+  std::vector<std::string> unverified;  // names of rules that nobody verified
 };
 
 Result<EngineProfile> parse_engine_profile(std::string_view text, std::string_view where);
 Result<EngineProfile> load_engine_profile(std::string_view name_or_path, const std::vector<std::filesystem::path>& folders);
 std::vector<std::string> engine_profile_names(const std::vector<std::filesystem::path>& folders);
 
-// Whether the rule speaks about this weight in this layout.
-bool applies(const WeightRule& rule, std::string_view weight, WeightSplit split, const Layout& layout);
+// One weight as the weights table has it, and over how many ranks the layout splits it.
+struct WeightFacts {
+  std::string_view name;
+  WeightSplit split = WeightSplit::kWhole;
+  TensorType type;               // whole
+  int64_t scale_bytes = 0;       // whole: scales, offsets, biases
+  int64_t shards = 1;
+};
+
+// What a rank of the engine holds of it.
+struct EngineWeight {
+  struct Line {
+    const WeightRule* rule = nullptr;  // of the profile
+    int64_t bytes = 0;
+    Lifetime lifetime = Lifetime::kPersistent;
+  };
+  int64_t bytes = 0, scale_bytes = 0;  // the weight itself
+  std::vector<const WeightRule*> changed_by;
+  std::vector<Line> extra;             // copies and overhead
+  bool unverified = false;
+};
+EngineWeight engine_weight(const EngineProfile& engine, const WeightFacts& weight, const Layout& layout);
+
+int64_t reserve_bytes(const ReserveRule& rule, int64_t communicators, int64_t max_positions);
+
+// What a rank of the engine sends in a collective of which weft's rank sends work.bytes_sent.
+int64_t engine_bytes_sent(const EngineProfile& engine, const Work& work, TypeSpan in, TypeSpan out);
+
+// `*` in a pattern stands for any text.
+bool matches(std::string_view pattern, std::string_view name);
 
 }  // namespace weft

@@ -312,6 +312,9 @@ Work IndexTopK::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
   work.flops = 2.0 * static_cast<double>(scored.seen) * static_cast<double>(heads * dim);
   work.rows = static_cast<double>(scored.rows);
   work.columns = scored.rows == 0 ? 0 : static_cast<double>(scored.seen) / static_cast<double>(scored.rows);
+  constexpr double kSumOps = 2, kSelectOps = 2;  // ReLU and weighted sum over heads; compares and selection: planner.md 2.3
+  work.vector_beside = kSumOps * static_cast<double>(scored.seen * heads);
+  work.vector_apart = kSelectOps * static_cast<double>(scored.seen);
   work.depth = static_cast<double>(dim);
   work.count = static_cast<double>(heads);
   work.unit = WorkUnit::kMatrix;
@@ -493,6 +496,8 @@ Work SparseAttention::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const 
   work.rows = static_cast<double>(keys.rows);
   work.columns = keys.rows == 0 ? 0 : static_cast<double>(keys.seen) / static_cast<double>(keys.rows);
   work.depth = static_cast<double>(dim + values) / 2;  // of scores and values, on average
+  constexpr double kSoftmaxOps = 4;  // planner.md 2.4
+  work.vector_beside = kSoftmaxOps * static_cast<double>(keys.seen * heads);
   work.count = static_cast<double>(heads);
   work.unit = WorkUnit::kMatrix;
   work.weight = key_dtype;

@@ -20,6 +20,11 @@ DType quantised_dtype(ActQuant act_quant, DType dtype) {
   return dtype;
 }
 
+double quantising_ops(ActQuant act_quant) {
+  constexpr double kOpsPerElement = 3;  // largest magnitude, scaling, rounding: planner.md 2.1
+  return act_quant == ActQuant::kNone ? 0 : kOpsPerElement;
+}
+
 WeightMatrix weight_matrix(const TensorView& w, const TensorView* scale, int64_t scale_rows, int64_t scale_cols) {
   WeightMatrix m;
   m.dtype = w.dtype();
@@ -141,6 +146,7 @@ Work Linear::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
   work.unit = WorkUnit::kMatrix;
   work.weight = in[1].dtype();
   work.activation = quantised_dtype(act_quant, in[0].dtype());
+  work.vector_apart = quantising_ops(act_quant) * static_cast<double>(in[0].shape().num_elements());
   work.scratch_bytes = linear_scratch_bytes(x.rows, x.cols, n, groups, in[1].dtype(), env.num_threads);
   return work;
 }

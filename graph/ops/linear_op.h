@@ -53,6 +53,8 @@ int64_t canonical_blocks(int64_t k);
 
 // What activations of `dtype` are after `act_quant`, for a machine that multiplies them so.
 DType quantised_dtype(ActQuant act_quant, DType dtype);
+// Operations per element that this takes.
+double quantising_ops(ActQuant act_quant);
 
 // The stored weight `w` and its scale as the kernels want them.
 WeightMatrix weight_matrix(const TensorView& w, const TensorView* scale, int64_t scale_rows, int64_t scale_cols);

@@ -59,7 +59,12 @@ Result<ValueTypes> MoeRoute::infer(TypeSpan in) const {
 }
 
 Work MoeRoute::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
-  if (by == RouteBy::kScore) return streaming_work(in, out);
+  if (by == RouteBy::kScore) {
+    Work work = streaming_work(in, out);
+    const auto experts = static_cast<double>(in[0].shape()[1]);
+    work.vector_beside = static_cast<double>(in[0].shape()[0]) * experts * std::log2(static_cast<double>(top_k) + 1);  // planner.md 2.2
+    return work;
+  }
   Work work = streaming_work({&in[0], 1}, out);
   work.bytes_stored = in[0].shape()[0] * in[1].tensor.bytes() / in[1].shape()[0];  // a table row a token
   work.bytes_read += in[2].tensor.bytes() + work.bytes_stored;
@@ -166,6 +171,8 @@ Work Experts::work_of_rank(TypeSpan in, TypeSpan out, const WorkEnv& env) const 
   work.unit = WorkUnit::kMatrix;
   work.weight = in[3].dtype();
   work.activation = quantised_dtype(act_quant, in[0].dtype());
+  constexpr double kSwigluOps = 11;  // clamped: planner.md 2.4
+  work.vector_apart = load.picks * (quantising_ops(act_quant) * static_cast<double>(hidden + inner) + kSwigluOps * static_cast<double>(inner));
   work.scratch_bytes = matrix_list_bytes(experts) + experts_scratch_bytes(rows, hidden, inner, top_k, experts,
                                                                           in[3].dtype(), env.num_threads);
   return work;

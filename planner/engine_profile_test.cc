@@ -1,0 +1,149 @@
+#include "planner/engine_profile.h"
+
+#include <gtest/gtest.h>
+
+#include "base/int_math.h"
+#include "models/glm_moe_dsa/weights.h"
+
+namespace weft {
+namespace {
+
+const std::vector<std::filesystem::path> kFolders = {WEFT_SOURCE_DIR "/devices/engines"};
+constexpr double kGiB = 1 << 30;
+
+EngineProfile load(const std::string& name) {
+  Result<EngineProfile> profile = load_engine_profile(name, kFolders);
+  EXPECT_TRUE(profile.ok()) << profile.status().message();
+  return profile.ok() ? std::move(profile).value() : EngineProfile{};
+}
+
+Layout layout_of(const char* text) { return parse_layout(text).value(); }
+
+TEST(EngineProfiles, ShippedOnesAreRead) {
+  EXPECT_EQ(engine_profile_names(kFolders), (std::vector<std::string>{"tensorcast", "vllm-ascend", "vllm-hcu", "weft"}));
+  for (const std::string& name : engine_profile_names(kFolders)) EXPECT_EQ(load(name).name, name);
+  EXPECT_TRUE(load("weft").weights.empty() && load("weft").reserves.empty() && load("weft").exact);
+  EXPECT_EQ(load_engine_profile("vllm", kFolders).status().message().substr(0, 61),
+            "engine 'vllm' is unknown; nearest: vllm-ascend, vllm-hcu, wef");
+}
+
+TEST(EngineProfiles, Patterns) {
+  EXPECT_TRUE(matches("*.self_attn.kv_b_proj", "layers.3.self_attn.kv_b_proj"));
+  EXPECT_FALSE(matches("*.self_attn.kv_b_proj", "layers.3.self_attn.kv_b_proj.scale"));
+  EXPECT_TRUE(matches("layers.*.b*", "layers.1.a.b.bb"));
+  EXPECT_TRUE(matches("*", ""));
+  EXPECT_FALSE(matches("a", ""));
+  EXPECT_TRUE(matches("embed_tokens", "embed_tokens"));
+}
+
+TEST(EngineProfiles, OneErrorForEachFault) {
+  const std::string head = R"({"schema": 1, "name": "e", "description": "x", "weights": [{"name": "r", "source": "s", )";
+  for (const auto& [rest, message] : {
+           std::pair{R"("effect": "melt"}]})",
+                     "e.json: weights[0].effect: 'melt' is unknown; known: replicate, shard, store_as, omit_scales, omit, extra_copy, overhead"},
+           std::pair{R"("effect": "store_as"}]})", "e.json: weights[0].dtype is missing: this effect needs it"},
+           std::pair{R"("effect": "omit", "split": "diagonal"}]})",
+                     "e.json: weights[0].split: 'diagonal' is unknown; known: whole, heads, output_groups, output_inputs, vocabulary, "
+                     "dense_inner, dense_inputs, shared_inner, shared_inputs, experts"},
+           std::pair{R"("effect": "omit", "size": 3}]})", "e.json: unknown key 'weights[0].size'"},
+       }) {
+    EXPECT_EQ(parse_engine_profile(head + rest, "e.json").status().message(), message);
+  }
+}
+
+TEST(EngineProfiles, EffectsOnOneWeight) {
+  const auto engine = [](const std::string& rule) {
+    return parse_engine_profile(R"({"schema": 1, "name": "e", "description": "x", "weights": [{"name": "r", "source": "s", )" + rule + "}]}", "e")
+        .value();
+  };
+  const WeightFacts weight{"layers.0.q", WeightSplit::kHeads, {DType::kI8, {64, 32}}, 64 * 4, 4};
+  struct Case {
+    const char* rule;
+    const char* layout;
+    int64_t bytes, scale_bytes, extra;
+  };
+  for (const Case& c : {
+           Case{R"("effect": "replicate")", "tp4", 2048, 256, 0},
+           Case{R"("effect": "replicate", "when": "dsa_cp")", "tp4", 512, 64, 0},
+           Case{R"("effect": "replicate", "when": "dsa_cp")", "tp4+dsa_cp", 2048, 256, 0},
+           Case{R"("effect": "store_as", "dtype": "BF16")", "tp4", 1024, 0, 0},
+           Case{R"("effect": "store_as", "dtype": "BF16", "stored": "F32")", "tp4", 512, 64, 0},
+           Case{R"("effect": "omit_scales")", "tp4", 512, 0, 0},
+           Case{R"("effect": "omit")", "tp4", 0, 0, 0},
+           Case{R"("effect": "extra_copy", "dtype": "BF16", "factor": 0.5)", "tp4", 512, 64, 512},
+           Case{R"("effect": "overhead", "bytes_per_output": 2, "bytes_per_input": 1)", "tp4", 512, 64, 2 * 16 + 32},
+           Case{R"("effect": "omit", "split": "experts")", "tp4", 512, 64, 0},
+           Case{R"("effect": "omit", "patterns": ["layers.*.k"])", "tp4", 512, 64, 0},
+       }) {
+    SCOPED_TRACE(c.rule);
+    const EngineProfile profile = engine(c.rule);
+    const EngineWeight held = engine_weight(profile, weight, layout_of(c.layout));
+    EXPECT_EQ(held.bytes, c.bytes);
+    EXPECT_EQ(held.scale_bytes, c.scale_bytes);
+    int64_t extra = 0;
+    for (const EngineWeight::Line& line : held.extra) extra += line.bytes;
+    EXPECT_EQ(extra, c.extra);
+  }
+  const WeightFacts table{"embed_tokens", WeightSplit::kWhole, {DType::kBF16, {64, 32}}, 0, 1};
+  EXPECT_EQ(engine_weight(engine(R"("effect": "shard")"), table, layout_of("tp4")).bytes, 1024);
+}
+
+// Static bytes of a rank of GLM-5.1 W8A8 without draft layers: weights, and tables of positions.
+double glm_rank_bytes(const EngineProfile& engine, const Layout& layout, bool keep_loading) {
+  const Result<Checkpoint> checkpoint = Checkpoint::open_config(WEFT_SOURCE_DIR "/model_configs/glm-5.1/config.json");
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  const auto config = glm_moe_dsa::parse_config(checkpoint->config(), "config.json");
+  EXPECT_TRUE(config.ok()) << config.status().message();
+  glm_moe_dsa::Storage storage;
+  storage.format = glm_moe_dsa::Storage::Format::kW8A8;
+  double bytes = 0;
+  for (const Weight& weight : glm_moe_dsa::weights(*config, storage)) {
+    if (weight.mtp) continue;
+    int64_t shards = 1;  // as every engine splits it over tp and ep
+    if (weight.split == WeightSplit::kExperts) {
+      shards = layout.mesh.ep;
+    } else if (weight.split != WeightSplit::kWhole) {
+      shards = layout.mesh.tp;
+    }
+    int64_t scales = 0;
+    for (const auto& side : weight.sides) scales += side.type.bytes();
+    const EngineWeight held = engine_weight(engine, {weight.name, weight.split, weight.type, scales, shards}, layout);
+    bytes += static_cast<double>(held.bytes + held.scale_bytes);
+    for (const EngineWeight::Line& line : held.extra) {
+      if (line.lifetime == Lifetime::kPersistent || keep_loading) bytes += static_cast<double>(line.bytes);
+    }
+  }
+  for (const ReserveRule& rule : engine.reserves) {
+    if (rule.verified) bytes += static_cast<double>(reserve_bytes(rule, 0, config->max_position_embeddings));
+  }
+  return bytes;
+}
+
+// glm_moe_dsa.md 8.3: TensorCast's published 28.452 and 38.068 "GB", TP16 DP2 EP32.
+TEST(EngineProfiles, TensorCastFiguresOfGlm) {
+  const EngineProfile engine = load("tensorcast");
+  EXPECT_NEAR(glm_rank_bytes(engine, layout_of("dp2tp16+ep32"), false) / kGiB, 28.452, 0.0006);
+  EXPECT_NEAR(glm_rank_bytes(engine, layout_of("dp2tp16+dsa_cp+ep32"), false) / kGiB, 38.068, 0.0006);
+}
+
+// glm_moe_dsa.md 8.4: vllm-ascend, EP32, shared expert over tp, output projection over tp, without MTP.
+TEST(EngineProfiles, VllmAscendFiguresOfGlm) {
+  const EngineProfile engine = load("vllm-ascend");
+  EXPECT_NEAR(glm_rank_bytes(engine, layout_of("dp2tp16+ep32"), false) / kGiB, 24.5, 2.45);
+  EXPECT_NEAR(glm_rank_bytes(engine, layout_of("dp2tp16+dsa_cp+ep32"), false) / kGiB, 28.8, 2.88);
+}
+
+TEST(EngineProfiles, SentBytesInTheEnginesDtypes) {
+  EngineProfile engine;
+  Work work;
+  work.pattern = CommPattern::kAllReduce;
+  work.group_size = 4;
+  work.bytes_sent = 12345;
+  const std::vector<ValueType> in = {{{DType::kF32, {8192, 4096}}}}, out = {{{DType::kBF16, {8192, 4096}}}};
+  EXPECT_EQ(engine_bytes_sent(engine, work, in, out), 12345);
+  engine.reduce_dtype = DType::kBF16;
+  EXPECT_EQ(engine_bytes_sent(engine, work, in, out), int64_t{96} << 20);  // sharding.md 11, L0
+}
+
+}  // namespace
+}  // namespace weft
