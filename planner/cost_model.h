@@ -43,10 +43,10 @@ struct CostEnv {
   int threads = 1;                    // CPUs: of one rank
   int local_ranks = 1;                // CPUs: ranks on this device that work at the same time
   LaunchMode launch = LaunchMode::kGraph;
-  Routing routing;                    // how rows pick experts
+  Routing routing = {};               // how rows pick experts
   const StepBatch* batch = nullptr;   // null: every row at the end of the longest context
   const RowSets* row_sets = nullptr;  // of the rank; may be null where no value is split over rows
-  std::array<GroupShape, kNumMeshAxes> groups;  // by axis
+  std::array<GroupShape, kNumMeshAxes> groups = {};  // by axis
   // Bytes that the step touches on this device (weights, caches, arena; all local ranks): what fits the cache stays there from
   // step to step. 0: nothing stays.
   double working_set_bytes = 0;

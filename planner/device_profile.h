@@ -22,7 +22,7 @@ namespace weft {
 struct Figure {
   double value = 0;
   bool verified = true;
-  std::string source;
+  std::string source = {};
   bool operator==(const Figure&) const = default;
 };
 
@@ -46,15 +46,15 @@ std::string_view collective_algorithm_name(CollectiveAlgorithm algorithm);  // "
 
 // One tier of the interconnect. Tiers are listed from the innermost; a tier's domain holds those of the tier before it.
 struct Link {
-  std::string level;        // "node", "cluster"
+  std::string level = {};   // "node", "cluster"
   int64_t peers = 1;        // devices of one domain of this tier; 0: any number
-  Figure bytes_per_s;       // of one device, one direction
-  Figure latency_s;
+  Figure bytes_per_s = {};  // of one device, one direction
+  Figure latency_s = {};
   LinkKind kind = LinkKind::kSwitch;
   bool full_duplex = true;
   double efficiency = 1;    // of bytes_per_s, for large messages
   // What the software between the devices can do; empty: all that fit the kind of link. The cheapest is taken.
-  std::vector<CollectiveAlgorithm> algorithms;
+  std::vector<CollectiveAlgorithm> algorithms = {};
   bool operator==(const Link&) const = default;
 };
 
@@ -75,15 +75,15 @@ struct EfficiencyTable {
     std::vector<double> values;  // ascending
     bool operator==(const Axis&) const = default;
   };
-  std::string op;              // name of an op ("linear"), or "matrix", "vector", "memory", "collective" for all that have no own
-  std::string weight;          // dtype of the weights; "": any
-  std::string activation;      // dtype of the activations; "": any
+  std::string op = {};         // name of an op ("linear"), or "matrix", "vector", "memory", "collective" for all that have no own
+  std::string weight = {};         // dtype of the weights; "": any
+  std::string activation = {};     // dtype of the activations; "": any
   int ranks = 0, threads = 0;  // CPUs: measured with so many ranks at work and threads of each; 0: any
   bool cached = false;         // measured with weights that stay in the cache
-  std::vector<Axis> axes;      // may be empty: one value
-  std::vector<double> values;  // last axis fastest
+  std::vector<Axis> axes = {};     // may be empty: one value
+  std::vector<double> values = {};  // last axis fastest
   bool measured = false;       // by kernels on this device; otherwise somebody's constant
-  Figure provenance;           // source and verified; its value is unused
+  Figure provenance = {};         // source and verified; its value is unused
   bool operator==(const EfficiencyTable&) const = default;
 };
 
