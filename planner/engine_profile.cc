@@ -142,15 +142,15 @@ bool holds(RuleCondition when, const Layout& layout) {
   return false;
 }
 
-bool applies(const WeightRule& rule, const WeightFacts& weight, const Layout& layout) {
+bool applies(const WeightRule& rule, const HeldWeight& weight, const Layout& layout) {
   if (!holds(rule.when, layout)) return false;
   if (rule.split && *rule.split != weight.split) return false;
-  if (rule.stored && *rule.stored != weight.type.dtype) return false;
-  return rule.patterns.empty() ||
-         std::any_of(rule.patterns.begin(), rule.patterns.end(), [&](const std::string& p) { return matches(p, weight.name); });
+  if (rule.stored && *rule.stored != weight.dtype && !weight.is_scale) return false;
+  const auto named = [&](const std::string& pattern) {
+    return matches(pattern, weight.name) || (weight.is_scale && matches(pattern, weight.name.substr(0, weight.name.rfind('.'))));
+  };
+  return rule.patterns.empty() || std::any_of(rule.patterns.begin(), rule.patterns.end(), named);
 }
-
-int64_t shared(int64_t whole, int64_t shards) { return ceil_div(whole, shards); }
 
 }  // namespace
 
@@ -190,74 +190,53 @@ bool matches(std::string_view pattern, std::string_view name) {
   return p == pattern.size();
 }
 
-EngineWeight engine_weight(const EngineProfile& engine, const WeightFacts& weight, const Layout& layout) {
-  EngineWeight result;
-  DType dtype = weight.type.dtype;
-  int64_t shards = weight.shards, scale_bytes = weight.scale_bytes;
-  bool omitted = false;
-  const Shape& shape = weight.type.shape;
-  const int64_t elements = shape.num_elements(), inputs = shape.rank() < 2 ? 1 : shape.back();
-  const int64_t outputs = elements / std::max<int64_t>(1, inputs);
+EngineWeight engine_weight(const EngineProfile& engine, const HeldWeight& weight, const Layout& layout) {
+  EngineWeight held{.dtype = weight.dtype, .elements = weight.elements, .pieces = weight.pieces};
   for (const WeightRule& rule : engine.weights) {
     if (!applies(rule, weight, layout)) continue;
-    result.unverified = result.unverified || !rule.verified;
     switch (rule.effect) {
-      case WeightEffect::kReplicate: shards = 1; break;
-      case WeightEffect::kShard: shards = std::max<int64_t>(shards, layout.mesh.tp); break;
-      case WeightEffect::kStoreAs:
-        if (dtype != *rule.dtype) scale_bytes = 0;
-        dtype = *rule.dtype;
+      case WeightEffect::kReplicate:
+        held.elements *= held.pieces;
+        held.pieces = 1;
         break;
-      case WeightEffect::kOmitScales: scale_bytes = 0; break;
-      case WeightEffect::kOmit: omitted = true; break;
-      case WeightEffect::kExtraCopy: {
-        const double copied = rule.factor * static_cast<double>(shared(elements, shards)) * dtype_bits(*rule.dtype) / 8;
-        result.extra.push_back({&rule, std::llround(copied), rule.lifetime});
-        continue;
-      }
+      case WeightEffect::kShard:
+        if (weight.over_tp) continue;
+        held.elements = ceil_div(held.elements, layout.mesh.tp);
+        held.pieces *= layout.mesh.tp;
+        break;
+      case WeightEffect::kStoreAs:
+        if (weight.is_scale) {
+          held.omitted = true;
+        } else {
+          held.dtype = *rule.dtype;
+        }
+        break;
+      case WeightEffect::kOmitScales:
+        if (!weight.is_scale) continue;
+        held.omitted = true;
+        break;
+      case WeightEffect::kOmit: held.omitted = true; break;
+      case WeightEffect::kExtraCopy:
       case WeightEffect::kOverhead: {
-        // Of a weight that is split, outputs or inputs are: the smaller share of both is what the rank has.
-        const bool by_input = weight.split == WeightSplit::kOutputInputs || weight.split == WeightSplit::kDenseInputs ||
-                              weight.split == WeightSplit::kSharedInputs;
-        const auto out = static_cast<double>(by_input ? outputs : shared(outputs, shards));
-        const auto in = static_cast<double>(by_input ? shared(inputs, shards) : inputs);
-        result.extra.push_back({&rule, std::llround(rule.bytes_per_output * out + rule.bytes_per_input * in), Lifetime::kPersistent});
+        if (weight.is_scale) continue;
+        const auto elements = static_cast<double>(held.elements), inputs = static_cast<double>(weight.inputs);
+        const double bytes = rule.effect == WeightEffect::kExtraCopy
+                                 ? rule.factor * elements * dtype_bits(*rule.dtype) / 8
+                                 : rule.bytes_per_output * elements / inputs + rule.bytes_per_input * inputs;
+        held.extra.push_back({&rule, std::llround(bytes), rule.lifetime});
+        held.unverified = held.unverified || !rule.verified;
         continue;
       }
     }
-    result.changed_by.push_back(&rule);
+    held.changed_by.push_back(&rule);
+    held.unverified = held.unverified || !rule.verified;
   }
-  if (omitted) {
-    result.extra.clear();
-    return result;
-  }
-  result.bytes = shared(elements * dtype_bits(dtype) / 8, shards);
-  result.scale_bytes = shared(scale_bytes, shards);
-  return result;
+  return held;
 }
 
 int64_t reserve_bytes(const ReserveRule& rule, int64_t communicators, int64_t max_positions) {
   return std::llround(rule.bytes + rule.bytes_per_communicator * static_cast<double>(communicators) +
                       rule.bytes_per_position * static_cast<double>(max_positions));
-}
-
-int64_t engine_bytes_sent(const EngineProfile& engine, const Work& work, TypeSpan in, TypeSpan out) {
-  const double others = static_cast<double>(work.group_size - 1), share = others / static_cast<double>(work.group_size);
-  const auto elements = [](const ValueType& type) { return static_cast<double>(type.shape().num_elements()); };
-  switch (work.pattern) {
-    case CommPattern::kAllReduce:
-      if (!engine.reduce_dtype) break;
-      return std::llround(2 * share * elements(in[0]) * dtype_bits(*engine.reduce_dtype) / 8);
-    case CommPattern::kReduceScatter:
-      if (!engine.reduce_dtype) break;
-      return std::llround(share * elements(in[0]) * dtype_bits(*engine.reduce_dtype) / 8);
-    case CommPattern::kAllGather:
-      if (!engine.gather_dtype || out.empty()) break;
-      return std::llround(share * elements(out[0]) * dtype_bits(*engine.gather_dtype) / 8);
-    case CommPattern::kAllToAll:
-    case CommPattern::kNone: break;
-  }
-  return work.bytes_sent;
 }
 
 }  // namespace weft

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "base/status.h"
-#include "graph/op_spec.h"
 #include "models/weight_split.h"
 #include "planner/device_profile.h"
 #include "sharding/layout.h"
+#include "tensor/tensor.h"
 
 namespace weft {
 
@@ -82,33 +82,37 @@ Result<EngineProfile> parse_engine_profile(std::string_view text, std::string_vi
 Result<EngineProfile> load_engine_profile(std::string_view name_or_path, const std::vector<std::filesystem::path>& folders);
 std::vector<std::string> engine_profile_names(const std::vector<std::filesystem::path>& folders);
 
-// One weight as the weights table has it, and over how many ranks the layout splits it.
-struct WeightFacts {
-  std::string_view name;
+// A value of a weight as weft's rank holds it; scales and offsets are values of their own.
+struct HeldWeight {
+  std::string_view name;         // of the weight; of a scale the name of its weight, or with the scale's own suffix
   WeightSplit split = WeightSplit::kWhole;
-  TensorType type;               // whole
-  int64_t scale_bytes = 0;       // whole: scales, offsets, biases
-  int64_t shards = 1;
+  bool is_scale = false;
+  DType dtype = DType::kF32;
+  int64_t elements = 0;          // of this rank
+  int64_t inputs = 1;            // ... for each output
+  int64_t pieces = 1;            // parts that the layout cuts it into
+  bool over_tp = false;          // ... along tp, among others
 };
 
-// What a rank of the engine holds of it.
+// What a rank of the engine holds of it. Rules point into the profile.
 struct EngineWeight {
   struct Line {
-    const WeightRule* rule = nullptr;  // of the profile
+    const WeightRule* rule = nullptr;
     int64_t bytes = 0;
     Lifetime lifetime = Lifetime::kPersistent;
   };
-  int64_t bytes = 0, scale_bytes = 0;  // the weight itself
-  std::vector<const WeightRule*> changed_by;
-  std::vector<Line> extra;             // copies and overhead
+  DType dtype = DType::kF32;
+  int64_t elements = 0, pieces = 1;
+  bool omitted = false;
+  std::vector<const WeightRule*> changed_by = {};
+  std::vector<Line> extra = {};  // copies and overhead
   bool unverified = false;
+
+  int64_t bytes() const { return omitted ? 0 : TensorType{dtype, {elements}}.bytes(); }
 };
-EngineWeight engine_weight(const EngineProfile& engine, const WeightFacts& weight, const Layout& layout);
+EngineWeight engine_weight(const EngineProfile& engine, const HeldWeight& weight, const Layout& layout);
 
 int64_t reserve_bytes(const ReserveRule& rule, int64_t communicators, int64_t max_positions);
-
-// What a rank of the engine sends in a collective of which weft's rank sends work.bytes_sent.
-int64_t engine_bytes_sent(const EngineProfile& engine, const Work& work, TypeSpan in, TypeSpan out);
 
 // `*` in a pattern stands for any text.
 bool matches(std::string_view pattern, std::string_view name);

@@ -161,7 +161,8 @@ class Ledger {
     };
     if (request_.engine != nullptr) {
       for (const ReserveRule& rule : request_.engine->reserves) {
-        line(rule.name, rule.bytes * static_cast<double>(rule.per_communicator ? communicators : 1), rule.source, !rule.verified);
+        const int64_t bytes = reserve_bytes(rule, communicators, setting_.model->max_position_embeddings());
+        line(rule.name, static_cast<double>(bytes), rule.source, !rule.verified);
       }
     }
     line("left alone (--reserve)", request_.reserve_bytes, "", false);
@@ -185,47 +186,28 @@ class Ledger {
     bool unverified = false, omitted = false;
     std::vector<LedgerLine> extra;
     if (request_.engine != nullptr) {
-      const WeightSplit split = setting_.model->weight_split(name);
-      for (const WeightRule& rule : request_.engine->weights) {
-        if (!applies(rule, name, split, setting_.layout) || rule.lifetime == Lifetime::kLoad) continue;
-        unverified = unverified || !rule.verified;
-        const auto more = [&](int64_t bytes) {
-          LedgerLine line{LedgerCategory::kEngineCopies, rule.name, rule.dtype ? std::string(dtype_name(*rule.dtype)) : "", bytes, 1,
-                          spread.copies, rule.source};
-          line.unverified = !rule.verified;
-          extra.push_back(std::move(line));
-        };
-        switch (rule.effect) {
-          case WeightRule::Effect::kReplicate:
-            elements *= spread.pieces;
-            spread = {setting_.layout.mesh.stage(), 1, rule.name};
-            break;
-          case WeightRule::Effect::kShard:
-            if (type.placement[static_cast<size_t>(MeshAxis::kTp)].kind == Placement::Kind::kSharded) break;
-            elements = (elements + setting_.layout.mesh.tp - 1) / setting_.layout.mesh.tp;
-            spread.pieces *= setting_.layout.mesh.tp;
-            spread.copies = std::max<int64_t>(setting_.layout.mesh.stage() / spread.pieces, 1);
-            break;
-          case WeightRule::Effect::kStoreAs:
-            if (info.part == WeightInfo::Part::kScale) {
-              omitted = true;
-            } else if (rule.dtype) {
-              dtype = *rule.dtype;
-              reason = rule.name;
-            }
-            break;
-          case WeightRule::Effect::kExtraCopy:
-            more(bytes_of(static_cast<int64_t>(rule.factor * static_cast<double>(elements)), rule.dtype.value_or(dtype)));
-            break;
-          case WeightRule::Effect::kOmit: omitted = true; break;
-          case WeightRule::Effect::kOverhead: {
-            const Shape& shape = type.shape();
-            const int64_t outputs = shape.rank() < 2 ? shape[0] : elements / shape[shape.rank() - 1];
-            more(static_cast<int64_t>(rule.bytes_per_output * static_cast<double>(outputs)));
-            break;
-          }
-        }
+      const Shape& shape = type.shape();
+      HeldWeight mine{.name = name, .split = setting_.model->weight_split(name), .is_scale = info.part == WeightInfo::Part::kScale, .dtype = dtype};
+      mine.elements = elements;
+      mine.inputs = shape.rank() < 2 ? 1 : shape.back();
+      mine.pieces = spread.pieces;
+      mine.over_tp = type.placement[static_cast<size_t>(MeshAxis::kTp)].kind == Placement::Kind::kSharded;
+      const EngineWeight held = engine_weight(*request_.engine, mine, setting_.layout);
+      for (const EngineWeight::Line& copy : held.extra) {
+        if (copy.lifetime == Lifetime::kLoad) continue;
+        LedgerLine line{LedgerCategory::kEngineCopies, copy.rule->name, copy.rule->dtype ? std::string(dtype_name(*copy.rule->dtype)) : "",
+                        copy.bytes, 1, spread.copies, copy.rule->source};
+        line.unverified = !copy.rule->verified;
+        extra.push_back(std::move(line));
       }
+      if (held.pieces != spread.pieces) {
+        spread = {std::max<int64_t>(setting_.layout.mesh.stage() / held.pieces, 1), held.pieces, spread.reason};
+      }
+      elements = held.elements;
+      dtype = held.dtype;
+      omitted = held.omitted;
+      unverified = held.unverified;
+      if (!held.changed_by.empty()) reason = held.changed_by.back()->name;
     }
     if (!omitted) {
       LedgerLine line{category, std::string(info.component), std::string(dtype_name(dtype)), bytes_of(elements, dtype), 1, spread.copies,
