@@ -209,23 +209,36 @@ void score_bf16_entries(const IndexScoresArgs& args) {
   const int64_t num_heads = args.num_heads, head_dim = args.head_dim;
   const IndexScratch layout(num_heads, head_dim);
   std::byte* const int8 = args.scratch + layout.int8 * static_cast<int64_t>(sizeof(float));
-  const Int8Queries queries{reinterpret_cast<int8_t*>(int8), reinterpret_cast<int32_t*>(int8 + num_heads * head_dim),
+  const Int8Queries queries{reinterpret_cast<int32_t*>(int8), reinterpret_cast<int32_t*>(int8 + num_heads * head_dim),
                             reinterpret_cast<float*>(int8 + num_heads * (head_dim + 4))};
   uint8_t* const numbers = reinterpret_cast<uint8_t*>(int8 + num_heads * (head_dim + 8));
   uint32_t* const packed =
       reinterpret_cast<uint32_t*>(args.scratch + layout.keys * static_cast<int64_t>(sizeof(float)));
-  if (head_dim % 32 != 0 || head_dim > kInt8MaxHeadDim || !split_queries(args, queries)) {
+  if (head_dim % 64 != 0 || head_dim > kInt8MaxHeadDim || !split_queries(args, queries)) {
     return score_entries<uint16_t, uint16_t>(args);
   }
 
-  RowCursor<uint16_t> ahead(args, args.begin);
-  Panel<uint16_t> next = ahead.next_panel();
+  RowCursor<uint16_t> rows(args, args.begin);
+  Int8Panel panels[2];
+  Int8Panel *now = &panels[0], *next = &panels[1];
+  now->numbers = numbers;
+  next->numbers = numbers + kIndexPanel * head_dim;
+  const auto start = [&] {
+    now->start(rows.next_panel());
+    now->advance(head_dim, kIndexPanel);
+    next->start(rows.next_panel());
+  };
+  start();
   for (int64_t begin = args.begin; begin < args.end;) {
-    const Panel<uint16_t> panel = next;
-    next = ahead.next_panel();
-    PanelFetch<uint16_t> fetch(next, head_dim, (num_heads + kInt8Heads - 1) / kInt8Heads);
-    if (score_int8_panel(args, queries, panel, begin, fetch, numbers, packed)) {
-      begin += panel.count;
+    if (now->exact) {
+      const Panel<uint16_t> after = rows.next_panel();
+      PanelFetch<uint16_t> fetch(after, head_dim, (num_heads + kInt8Heads - 1) / kInt8Heads);
+      score_int8_panel(args, queries, *now, begin, *next, fetch, packed);
+      begin += now->panel.count;
+      Int8Panel* const scored = now;
+      now = next;
+      next = scored;
+      next->start(after);
       continue;
     }
     // Where one row is not exact many are not: go on in fp32 for long enough that the attempt costs little.
@@ -234,8 +247,8 @@ void score_bf16_entries(const IndexScoresArgs& args) {
     part.end = begin + 8 * kIndexPanel < args.end ? begin + 8 * kIndexPanel : args.end;
     score_entries<uint16_t, uint16_t>(part);
     begin = part.end;
-    ahead = RowCursor<uint16_t>(args, begin);
-    next = ahead.next_panel();
+    rows = RowCursor<uint16_t>(args, begin);
+    start();
   }
 }
 

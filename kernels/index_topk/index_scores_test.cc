@@ -173,7 +173,7 @@ TEST(IndexScores, Fp4RowsGiveTheSameBits) {
   constexpr int kKinds = static_cast<int>(RowKind::kCount);
   for (uint32_t seed = 1; seed <= 24; ++seed) {
     std::mt19937 random(seed);
-    const Case c{static_cast<int64_t>(seed % 3 == 0 ? 64 : 1 + random() % 20), seed % 4 == 0 ? 96 : 128,
+    const Case c{static_cast<int64_t>(seed % 3 == 0 ? 64 : 1 + random() % 20), seed % 4 == 0 ? 192 : 128,
                  static_cast<int64_t>(1 + random() % 700), 64};
     Problem p(c, DType::kBF16, DType::kBF16, seed);
     const int bad_head = seed % 6 == 5 ? static_cast<int>(random() % c.num_heads) : -1;

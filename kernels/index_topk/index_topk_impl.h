@@ -17,13 +17,13 @@ void index_scores_avx512_vbmi(const IndexScoresArgs& args);
 struct IndexScratch {
   int64_t q = 0;  // [num_heads, head_dim]      queries as fp32
   int64_t keys;   // [head_dim, panel]          keys of a panel as fp32, transposed; the reference keeps one key here
-  int64_t int8;   // bytes of queries and keys, two words per head (int8_scores-inl.h)
+  int64_t int8;   // bytes of queries, two words per head, bytes of two panels of keys (int8_scores-inl.h)
   int64_t total;
 
   constexpr IndexScratch(int64_t num_heads, int64_t head_dim)
       : keys((num_heads * head_dim + 15) / 16 * 16),
         int8(keys + kIndexPanel * head_dim),
-        total(int8 + (num_heads * (head_dim + 8) + kIndexPanel * head_dim + 63) / 64 * 16) {}
+        total(int8 + (num_heads * (head_dim + 8) + 2 * kIndexPanel * head_dim + 63) / 64 * 16) {}
 };
 
 }  // namespace weft

@@ -12,8 +12,8 @@ namespace {
 
 template <class Key>
 struct Panel {
-  const Key* rows[kIndexPanel];
-  int64_t count = 0;  // the rows beyond it repeat the last one; their scores are not stored
+  const Key* rows[kIndexPanel + 1];  // one more to look ahead at
+  int64_t count = 0;                 // the rows beyond it repeat the last one; their scores are not stored
 };
 
 // Walks the rows of the entries from `begin` on, a panel at a time.
@@ -32,7 +32,7 @@ class RowCursor {
         ++page_;
       }
     }
-    for (int64_t i = panel.count; i < kIndexPanel && panel.count > 0; ++i) panel.rows[i] = panel.rows[panel.count - 1];
+    for (int64_t i = panel.count; i <= kIndexPanel && panel.count > 0; ++i) panel.rows[i] = panel.rows[panel.count - 1];
     return panel;
   }
 
