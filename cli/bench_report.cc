@@ -106,27 +106,31 @@ OrderedJson kernel_json(const KernelBenchResult& result) {
   json["ratio"] = result.ratio;
   json["bandwidth_ratio"] = result.bandwidth_ratio;
   json["flops_ratio"] = result.flops_ratio;
+  json["compute_path"] = std::string(compute_path_name(result.path));
+  json["compute_ratio"] = result.compute_ratio;
   json["bar"] = result.bar;
   json["meets_bar"] = result.meets_bar();
   return json;
 }
 
 std::string kernel_table(const std::vector<KernelBenchResult>& results) {
-  std::vector<std::vector<std::string>> rows = {
-      {"kernel", "shape", "dtype", "us", "spread", "GB/s", "GFLOP/s", "share", "of", "bar"}};
+  std::vector<std::vector<std::string>> rows = {{"kernel", "shape", "dtype", "us", "spread", "GB/s", "of peak",
+                                                 "GFLOP/s", "of peak", "path", "share", "of", "bar"}};
   const auto percent = [](double ratio) { return fmt::format("{:.1f} %", kPercent * ratio); };
   for (const KernelBenchResult& r : results) {
     if (!r.skipped.empty()) {
-      rows.push_back({r.kernel, r.shape, r.dtype, "", "", "", "", "", "skipped: " + r.skipped, ""});
+      rows.push_back({r.kernel, r.shape, r.dtype, "", "", "", "", "", "", "", "", "skipped: " + r.skipped, ""});
       continue;
     }
     const char* sign = r.limit == BenchLimit::kShareOfLayer ? "<=" : ">=";
     const std::string bar =
         r.bar > 0 ? fmt::format("{} {:.0f} %{}", sign, kPercent * r.bar, r.meets_bar() ? "" : " missed") : "";
+    const auto if_timed = [&](const std::string& text) { return r.seconds > 0 ? text : std::string(); };
     rows.push_back({r.kernel, r.shape, r.dtype, fmt::format("{:.1f}", kMicro * r.seconds),
-                    r.seconds > 0 ? percent((r.seconds_max - r.seconds_min) / r.seconds) : "",
-                    r.seconds > 0 ? fmt::format("{:.1f}", r.bytes / r.seconds / kGiga) : "",
-                    r.seconds > 0 ? fmt::format("{:.1f}", r.flops / r.seconds / kGiga) : "", percent(r.ratio),
+                    if_timed(percent((r.seconds_max - r.seconds_min) / r.seconds)),
+                    if_timed(fmt::format("{:.1f}", r.bytes / r.seconds / kGiga)), if_timed(percent(r.bandwidth_ratio)),
+                    if_timed(fmt::format("{:.1f}", r.flops / r.seconds / kGiga)), if_timed(percent(r.compute_ratio)),
+                    if_timed(std::string(compute_path_name(r.path))), percent(r.ratio),
                     std::string(bench_limit_name(r.limit)), bar});
   }
   return markdown_table(rows);

@@ -109,6 +109,7 @@ Status index_row(BenchRunner& runner, const BenchModel& model, DType dtype, Inde
   if (values == IndexValues::kFp4Grid) {
     row.dtype += ", FP4 values";
     row.bar = kBar;
+    if (runner.isa() >= Isa::kAvx512Vbmi) row.path = ComputePath::kInt8Dot;
   }
   row.flops = 2.0 * kEntries * kHeads * (kDim + 1);
   row.bytes = static_cast<double>(kEntries * kDim * element_bytes(dtype));

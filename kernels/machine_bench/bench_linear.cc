@@ -83,8 +83,14 @@ class LinearCall {
   int64_t bytes_ = 0;
 };
 
-KernelBenchResult linear_row(const BenchModel& model, const Matrix& matrix, int64_t num_rows, DType x_dtype) {
+// Every weight of these tables is one that dot products of bf16 can take.
+ComputePath path_of(DType x_dtype, Isa isa) {
+  return x_dtype == DType::kBF16 && isa >= Isa::kAvx512Bf16 ? ComputePath::kBf16Dot : ComputePath::kF32Fma;
+}
+
+KernelBenchResult linear_row(const BenchModel& model, const Matrix& matrix, int64_t num_rows, DType x_dtype, Isa isa) {
   KernelBenchResult row;
+  row.path = path_of(x_dtype, isa);
   row.kernel = "linear";
   row.shape = fmt::format("M={} [{},{}] {} {}", num_rows, matrix.rows, matrix.cols, model.name, matrix.name);
   row.dtype = fmt::format("{} x {}", short_name(matrix.dtype), short_name(x_dtype));
@@ -94,7 +100,7 @@ KernelBenchResult linear_row(const BenchModel& model, const Matrix& matrix, int6
 
 // Few rows: the stored bytes are the limit. Activations as --dtype bf16 has them.
 Status few_rows(BenchRunner& runner, const BenchModel& model, const Matrix& matrix, int64_t num_rows) {
-  KernelBenchResult row = linear_row(model, matrix, num_rows, DType::kBF16);
+  KernelBenchResult row = linear_row(model, matrix, num_rows, DType::kBF16, runner.isa());
   row.limit = BenchLimit::kReadBandwidth;
   row.bar = matrix.dtype == DType::kF4E2M1 && runner.isa() < Isa::kAvx512 ? 0.6 : 0.8;
   const int64_t weight_bytes = BenchWeights::bytes_of(matrix.dtype, matrix.rows, matrix.cols);
@@ -109,7 +115,7 @@ Status few_rows(BenchRunner& runner, const BenchModel& model, const Matrix& matr
 
 // Many rows: the FMA peak is the limit, and oneDNN on the same product in f32 stands beside it, call by call.
 Status many_rows(BenchRunner& runner, const BenchModel& model, const Matrix& matrix, int64_t num_rows) {
-  KernelBenchResult row = linear_row(model, matrix, num_rows, DType::kF32);
+  KernelBenchResult row = linear_row(model, matrix, num_rows, DType::kF32, runner.isa());
   row.limit = BenchLimit::kF32Flops;
   const bool has_bar = matrix.dtype != DType::kF4E2M1;
   row.bar = has_bar ? 0.7 : 0;
@@ -118,7 +124,7 @@ Status many_rows(BenchRunner& runner, const BenchModel& model, const Matrix& mat
   WEFT_ASSIGN_OR_RETURN(LinearCall call, LinearCall::make(runner, matrix, num_rows, DType::kF32, 1));
   row.bytes = static_cast<double>(call.bytes());
 
-  KernelBenchResult peer = linear_row(model, matrix, num_rows, DType::kF32);
+  KernelBenchResult peer = linear_row(model, matrix, num_rows, DType::kF32, runner.isa());
   peer.kernel = "oneDNN matmul";
   peer.dtype = "F32 x F32";
   peer.limit = BenchLimit::kF32Flops;
@@ -238,8 +244,9 @@ class ExpertsCall {
   ExpertsArgs args_;
 };
 
-KernelBenchResult experts_row(const BenchModel& m, int64_t num_rows, DType x_dtype) {
+KernelBenchResult experts_row(const BenchModel& m, int64_t num_rows, DType x_dtype, Isa isa) {
   KernelBenchResult row;
+  row.path = path_of(x_dtype, isa);
   row.kernel = "experts";
   row.shape = fmt::format("M={} {} experts top-{} [{},{}] {}", num_rows, m.num_experts, BenchModel::kTopK, m.inner,
                           m.hidden, m.name);
@@ -306,7 +313,7 @@ Status bench_experts(BenchRunner& runner, const BenchModel& model) {
                                                 {4, DType::kBF16, BenchLimit::kReadBandwidth, 0},
                                                 {512, DType::kF32, BenchLimit::kF32Flops, 0.6},
                                                 {512, DType::kBF16, BenchLimit::kF32Flops, 0.6}}) {
-    KernelBenchResult row = experts_row(model, rows, dtype);
+    KernelBenchResult row = experts_row(model, rows, dtype, runner.isa());
     row.limit = limit;
     row.bar = bar;
     if (!runner.wants(row, stored_experts(model) * expert_bytes(model))) continue;

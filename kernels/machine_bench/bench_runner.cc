@@ -121,6 +121,8 @@ KernelBenchResult BenchRunner::finished(KernelBenchResult row, std::vector<doubl
   row.seconds_max = seconds.back();
   row.bandwidth_ratio = row.bytes / row.seconds / machine_.best_read_bytes_per_s();
   row.flops_ratio = row.flops / row.seconds / machine_.f32_flops_per_s;
+  const double peak = machine_.compute_peak(row.path);
+  row.compute_ratio = peak > 0 ? row.flops / row.seconds / peak : 0;
   if (row.limit == BenchLimit::kReadBandwidth) row.ratio = row.bandwidth_ratio;
   if (row.limit == BenchLimit::kF32Flops) row.ratio = row.flops_ratio;
   return row;

@@ -23,6 +23,10 @@
 
 namespace weft {
 
+// The instructions that do most of a kernel's arithmetic.
+enum class ComputePath { kF32Fma, kBf16Dot, kInt8Dot };
+std::string_view compute_path_name(ComputePath path);  // "f32 FMA", "bf16 dot", "int8 dot"
+
 struct MachineLimits {
   Isa isa = Isa::kScalar;  // the level of the loops below
   int threads = 1;
@@ -34,6 +38,7 @@ struct MachineLimits {
   double int8_dot_ops_per_s = 0, int8_dot_ops_per_s_one_thread = 0;
 
   double best_read_bytes_per_s() const;  // over the numbers of threads
+  double compute_peak(ComputePath path) const;
 };
 
 struct KernelBenchOptions {
@@ -62,8 +67,10 @@ struct KernelBenchResult {
   BenchLimit limit = BenchLimit::kReadBandwidth;
   double ratio = 0;                             // of that limit; for kShareOfLayer the added time over the layer's
   double bandwidth_ratio = 0, flops_ratio = 0;  // of the read bandwidth and of the f32 peak; 0: not meaningful
-  double bar = 0;       // what the project wants (at least; for kShareOfLayer at most); 0: no bar
-  std::string skipped;  // why there is no figure; otherwise empty
+  ComputePath path = ComputePath::kF32Fma;
+  double compute_ratio = 0;  // of that path's peak: near 1 the row waits for arithmetic, not for memory
+  double bar = 0;            // what the project wants (at least; for kShareOfLayer at most); 0: no bar
+  std::string skipped;       // why there is no figure; otherwise empty
 
   bool meets_bar() const;  // true where there is no bar
 };

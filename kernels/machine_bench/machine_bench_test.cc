@@ -54,7 +54,18 @@ TEST(MachineBench, RowsHaveTheirFigures) {
   EXPECT_EQ(row.bytes, 24 * 16384 * 4 + (16384 + 4096) * 2);
   EXPECT_EQ(row.flops, 2.0 * 16384 * 26);
   EXPECT_NEAR(row.ratio, row.bytes / row.seconds / limits.value().best_read_bytes_per_s(), 1e-9);
+  EXPECT_NEAR(row.compute_ratio, row.flops / row.seconds / limits.value().f32_flops_per_s, 1e-9);
   EXPECT_TRUE(row.meets_bar());
+}
+
+TEST(MachineBench, PeaksByPath) {
+  MachineLimits limits;
+  limits.f32_flops_per_s = 1;
+  limits.bf16_dot_flops_per_s = 2;
+  limits.int8_dot_ops_per_s = 4;
+  EXPECT_EQ(limits.compute_peak(ComputePath::kF32Fma), 1);
+  EXPECT_EQ(limits.compute_peak(ComputePath::kBf16Dot), 2);
+  EXPECT_EQ(limits.compute_peak(ComputePath::kInt8Dot), 4);
 }
 
 TEST(MachineBench, Bars) {

@@ -126,6 +126,24 @@ double MachineLimits::best_read_bytes_per_s() const {
   return read_bytes_per_s.empty() ? 0 : *std::max_element(read_bytes_per_s.begin(), read_bytes_per_s.end());
 }
 
+double MachineLimits::compute_peak(ComputePath path) const {
+  switch (path) {
+    case ComputePath::kF32Fma: return f32_flops_per_s;
+    case ComputePath::kBf16Dot: return bf16_dot_flops_per_s;
+    case ComputePath::kInt8Dot: return int8_dot_ops_per_s;
+  }
+  return 0;
+}
+
+std::string_view compute_path_name(ComputePath path) {
+  switch (path) {
+    case ComputePath::kF32Fma: return "f32 FMA";
+    case ComputePath::kBf16Dot: return "bf16 dot";
+    case ComputePath::kInt8Dot: return "int8 dot";
+  }
+  return "";
+}
+
 Result<MachineLimits> measure_machine(const KernelBenchOptions& options) {
   if (options.isa > max_isa()) {
     return invalid_argument(
