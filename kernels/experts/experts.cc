@@ -300,7 +300,7 @@ class Call {
 
 void run_bf16(const ExpertsArgs& args, ThreadPool& pool) {
   ExpertsKernels kernels = kExpertsKernels_avx512_vbmi;
-  if (experts_take_bf16_pairs(args)) kernels.linear = &kLinearKernels_avx512_bf16;
+  if (experts_take_bf16_pairs(args)) kernels.linear = &bf16_pair_kernels(args.w1[0].dtype);
   experts_with(kernels, args, pool);
 }
 

@@ -115,7 +115,7 @@ void check(const LinearArgs& args) {
 
 void run_bf16(const LinearArgs& args, ThreadPool& pool) {
   const bool pairs = takes_bf16_pairs(args.w, args.x_dtype, args.act_quant, args.k_blocks);
-  linear_with(pairs ? kLinearKernels_avx512_bf16 : kLinearKernels_avx512_vbmi, args, pool);
+  linear_with(pairs ? bf16_pair_kernels(args.w.dtype) : kLinearKernels_avx512_vbmi, args, pool);
 }
 
 template <const LinearKernels& kKernels>
@@ -161,17 +161,26 @@ PackLayout pack_layout(int64_t k, int64_t k_blocks) {
 }
 
 bool takes_bf16_pairs(const WeightMatrix& w, DType x_dtype, ActQuant act_quant, int64_t k_blocks) {
-  constexpr int64_t kFeatures = 64;  // of FP8 that are decoded at once
-  if (x_dtype != DType::kBF16 || act_quant == ActQuant::kInt8PerRow || w.cols / k_blocks % kFeatures != 0) return false;
-  const bool plain = w.scale == nullptr;
-  const auto groups_of = [&](int64_t columns) {
-    return plain || (w.scale_dtype == DType::kF8E8M0 && w.block_cols % columns == 0 && w.col0 % columns == 0);
-  };
+  constexpr int64_t kFeatures = 64, kFp4Features = 128;  // that are decoded at once
+  constexpr int64_t kGroup = 32;                         // the fewest that share a scale
+  if (x_dtype != DType::kBF16 || act_quant == ActQuant::kInt8PerRow) return false;
+  const bool plain = w.scale == nullptr, powers = plain || w.scale_dtype == DType::kF8E8M0;
+  const auto whole = [&](int64_t features) { return w.cols / k_blocks % features == 0; };
+  const bool small_groups = w.block_cols == kGroup && w.col0 % kGroup == 0;
+  const bool large_groups = w.block_cols % kFeatures == 0 && w.col0 % kFeatures == 0;
   switch (w.dtype) {
-    case DType::kBF16: return plain;
-    case DType::kF8E4M3: return groups_of(kFeatures);
-    case DType::kF4E2M1: return groups_of(kFeatures / 2);
+    case DType::kBF16: return plain && whole(kFeatures);
+    case DType::kF8E4M3: return powers && whole(kFeatures) && (plain || small_groups || large_groups);
+    case DType::kF4E2M1: return powers && whole(kFp4Features) && (plain || small_groups);
     default: return false;
+  }
+}
+
+const LinearKernels& bf16_pair_kernels(DType weight_dtype) {
+  switch (weight_dtype) {
+    case DType::kF8E4M3: return kLinearKernels_avx512_bf16_fp8;
+    case DType::kF4E2M1: return kLinearKernels_avx512_bf16_fp4;
+    default: return kLinearKernels_avx512_bf16;
   }
 }
 

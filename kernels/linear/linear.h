@@ -19,10 +19,14 @@
 // Every other variant gives exactly these bits, for any number of rows and columns and any place among them,
 // and so do both paths (few rows: dot products over the stored rows; many rows: packed tiles and an outer-product
 // micro-kernel).
-// avx512_bf16 has bits of its own where x is BF16 and w is BF16, or FP8 / FP4 with scales of E8M0 or none (and K / k_blocks
-// and the scale groups are whole vectors; elsewhere it is avx512_vbmi): lane j takes the pairs of features p = j, j+16, ...
-// of its block in ascending order, of each pair first feature 2p+1, then 2p, by fused multiply-add with subnormal operands
-// and results taken as 0 (the vdpbf16ps instruction, Intel SDM vol. 2; measured equal on AMD Zen 4). Trees as above.
+// avx512_bf16 has bits of its own where x is BF16 and w is BF16, or FP8 / FP4 with scales of E8M0 or none (K / k_blocks is a
+// multiple of 64, for FP4 of 128; scales go by 32 columns, for FP8 also by a multiple of 64; elsewhere it is avx512_vbmi). Lane j
+// takes pairs of features of its block one after the other, of each pair (f, g) first feature g, then f, by fused multiply-add
+// with subnormal operands and results taken as 0 (the vdpbf16ps instruction, Intel SDM vol. 2; measured equal on AMD Zen 4).
+// Trees as above. The pairs of lane j follow from how codes unpack without being moved, c = 0, 1, ...:
+//   BF16  (f, f+1), f = 32*c + 2*j
+//   FP8   (f, f+1), f = 64*c + 16*(j/4) + 2*(j%4), then f + 8
+//   FP4   (f, f+4), f = 128*c + 8*j, then f+1, f+2, f+3
 //
 // act_quant kFp8Block128 (deepseek_v4.md 5.3): per row of x and block of 128 along the last axis (the last may be shorter;
 // groups are quantised within themselves): a = max(absmax, 1e-4); s = smallest power of two >= fp32(a * fp32(1/448));

@@ -15,10 +15,9 @@ namespace {
 #include "kernels/linear/vector16-inl.h"
 #include "kernels/linear/weight_view-inl.h"
 
+#include "kernels/linear/dot_sums-inl.h"
 #include "kernels/linear/formats-inl.h"
 #include "kernels/linear/prefetch-inl.h"
-
-inline int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // Output rows at once. Accumulators and decoded weights must fit the registers: 32 of AVX-512, 8 pairs of AVX2.
 template <class Format, int kCols>
@@ -41,7 +40,6 @@ template <class Format, class Scales, int kCols>
 struct DotBlock {
   static constexpr int kRows = block_rows<Format, kCols>();
   static constexpr int kSums = kRows * kCols;
-  static constexpr int kQuads = (kSums + 3) / 4;
   static constexpr int kUnit = Format::kUnit;
   using Scale = typename Format::Scale;
 
@@ -193,22 +191,11 @@ struct DotBlock {
     return hard;
   }
 
-  static void totals(const F16* sums, float* out) {
-    const __m256 zero = _mm256_setzero_ps();
-#pragma GCC unroll 4
-    for (int q = 0; q < kQuads; ++q) {
-      const auto sum = [&](int i) {
-        return q * 4 + i < kSums ? fold_halves(sums[at_most(q * 4 + i, kSums - 1)]) : zero;
-      };
-      _mm_storeu_ps(out + q * 4, fold_eight(sum(0), sum(1), sum(2), sum(3)));
-    }
-  }
-
   // out[r * kCols + m]. Returns false if a row is hard.
   bool run(int64_t k_blocks, float* out) const {
     const int64_t block = w->cols / k_blocks;
     bool hard = false;
-    float stack[4][kQuads * 4];
+    BlockSums<kSums> tree;
     F16 sums[kSums];
     const ScaleGroups groups = scale_groups(*w);
     Position at{groups.columns, 0, groups.end(0)};
@@ -216,39 +203,19 @@ struct DotBlock {
     for (int64_t b = 0; b < k_blocks; ++b) {
       for (int i = 0; i < kSums; ++i) sums[i] = f_zero();
       hard |= accumulate(b * block, (b + 1) * block, at, next, sums);
-      totals(sums, out);
-      // Blocks are leaves of a binary counter: as many finished sums are added as b has trailing one bits.
-      int level = 0;
-      for (; (b >> level & 1) != 0; ++level) {
-        for (int i = 0; i < kQuads * 4; ++i) out[i] = stack[level][i] + out[i];
-      }
-      if (b + 1 < k_blocks) {
-        for (int i = 0; i < kQuads * 4; ++i) stack[level][i] = out[i];
-      }
+      tree.add(b, b + 1 == k_blocks, sums, out);
     }
     for (int r = 0; r < kRows; ++r) hard |= Format::is_hard(row[r], w->cols);
     return !hard;
   }
 };
 
-inline void put(const Output& out, int64_t m, int64_t n, float value) {
-  const int64_t i = m * out.stride + n;
-  if (out.dtype == DType::kF32) {
-    static_cast<float*>(out.y)[i] = value;
-    return;
-  }
-  const uint32_t bits = __builtin_bit_cast(uint32_t, value);
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  static_cast<uint16_t*>(out.y)[i] =
-      static_cast<uint16_t>((nan ? bits | 0x400000u : bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
 template <class Format, class Scales, int kCols>
 void dot_columns(const Job& job, int64_t row0, int64_t row1, int64_t m0, const Output& out, int64_t origin) {
   using Block = DotBlock<Format, Scales, kCols>;
   const float* x = job.x + m0 * job.x_stride;
   for (int64_t row = row0; row < row1; row += Block::kRows) {
-    alignas(64) float sum[Block::kQuads * 4];
+    alignas(64) float sum[BlockSums<Block::kSums>::kFloats];
     const bool exact = Block(job, row, x).run(job.k_blocks, sum);
     const int64_t rows = at_most(Block::kRows, row1 - row);
     for (int64_t r = 0; r < rows; ++r) {
@@ -306,7 +273,7 @@ struct ScaledInput {
     using Block = DotBlock<FormatFp8Unscaled, ScalesNone, kCols>;
     const Job plain_job{&plain, scaled, w.cols, job.k_blocks, job.row_bytes};
     for (int64_t row = row0; row < row1; row += Block::kRows) {
-      alignas(64) float sum[Block::kQuads * 4];
+      alignas(64) float sum[BlockSums<Block::kSums>::kFloats];
       const bool exact = Block(plain_job, row, scaled).run(job.k_blocks, sum);
       const int64_t rows = at_most(Block::kRows, row1 - row);
       if (!exact) {

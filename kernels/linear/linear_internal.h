@@ -9,8 +9,8 @@
 // the same counter. Element (block, visit, step, c) of an operand of width W (rows of x, or columns of y) lies at
 //   ((block * 16 + visit) * lane_steps + step) * W + c.
 //
-// Elements: a float each (f32 kernels), or a pair of neighbouring features as bf16, the first in the low half (avx512_bf16,
-// whose K, layouts and row strides count pairs). Both take 32 bits, so rows are packed alike.
+// Elements: a float each (f32 kernels), or a pair of features as bf16, the first in the low half (avx512_bf16, whose K, layouts
+// and row strides count pairs; their order is that of pair_of()). Both take 32 bits, so rows are packed alike.
 #pragma once
 
 #include <cstdint>
@@ -67,11 +67,20 @@ struct LinearKernels {
 extern const LinearKernels kLinearKernels_avx2;
 extern const LinearKernels kLinearKernels_avx512;
 extern const LinearKernels kLinearKernels_avx512_vbmi;
-extern const LinearKernels kLinearKernels_avx512_bf16;
+extern const LinearKernels kLinearKernels_avx512_bf16;      // BF16 weights
+extern const LinearKernels kLinearKernels_avx512_bf16_fp8;  // the same, but for the order of pairs
+extern const LinearKernels kLinearKernels_avx512_bf16_fp4;
+const LinearKernels& bf16_pair_kernels(DType weight_dtype);
 
 // What dot products of bf16 pairs can compute: rows of x whose elements are bf16 values, weights whose fp32 values are bf16
 // values too (but for subnormals, which the instruction takes as 0), K in whole vectors. Depends on no count of rows.
 bool takes_bf16_pairs(const WeightMatrix& w, DType x_dtype, ActQuant act_quant, int64_t k_blocks);
+
+// Features of the pair that lane `lane` takes in step `step` of a block of K (linear.h).
+struct FeaturePair {
+  int64_t first, second;
+};
+FeaturePair pair_of(DType weight_dtype, int64_t lane, int64_t step);
 
 // Plain code of linear_ref.cc.
 float weight_value(const WeightMatrix& w, int64_t row, int64_t k);

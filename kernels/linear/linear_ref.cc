@@ -70,8 +70,9 @@ float no_subnormal(float v) { return std::fabs(v) < std::numeric_limits<float>::
 float block_sum_bf16(const WeightMatrix& w, int64_t row, const float* x, int64_t begin, int64_t end) {
   float lane[kLanes] = {};
   for (int64_t j = 0; j < kLanes; ++j) {
-    for (int64_t k = begin + 2 * j; k < end; k += 2 * kLanes) {
-      for (int64_t i : {k + 1, k}) {
+    for (int64_t step = 0; step < (end - begin) / (2 * kLanes); ++step) {
+      const FeaturePair pair = pair_of(w.dtype, j, step);
+      for (int64_t i : {begin + pair.second, begin + pair.first}) {
         lane[j] = no_subnormal(std::fma(no_subnormal(weight_value(w, row, i)), no_subnormal(x[i]), lane[j]));
       }
     }
@@ -116,6 +117,23 @@ void linear_with_dot(DotRef* dot_of, const LinearArgs& args, ThreadPool& pool) {
 }
 
 }  // namespace
+
+FeaturePair pair_of(DType weight_dtype, int64_t lane, int64_t step) {
+  switch (weight_dtype) {
+    case DType::kF8E4M3: {
+      const int64_t first = 64 * (step / 2) + 16 * (lane / 4) + 8 * (step % 2) + 2 * (lane % 4);
+      return {first, first + 1};
+    }
+    case DType::kF4E2M1: {
+      const int64_t first = 128 * (step / 4) + 8 * lane + step % 4;
+      return {first, first + 4};
+    }
+    default: {
+      const int64_t first = 32 * step + 2 * lane;
+      return {first, first + 1};
+    }
+  }
+}
 
 float weight_value(const WeightMatrix& w, int64_t row, int64_t k) {
   const float q = stored_value(w, row, k);

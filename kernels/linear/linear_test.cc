@@ -177,8 +177,8 @@ TEST(linear, bf16_pairs) {
   for (const Format& format : kFormats) {
     for (Values values : {Values::kUsual, Values::kAnyCode}) {
       for (int64_t rows : {1, 2, 3, 4, 7, 17, 30}) {
-        for (auto [k, k_blocks] : {std::pair<int64_t, int64_t>{64, 1}, {128, 2}, {384, 1}, {1024, 16}}) {
-          if (rows == 30 && k > 128) continue;
+        for (auto [k, k_blocks] : {std::pair<int64_t, int64_t>{64, 1}, {128, 2}, {640, 1}, {2048, 16}}) {
+          if ((rows == 30 && k > 128) || (k == 2048 && rows != 1 && rows != 4 && rows != 17)) continue;
           Case c{.rows = rows,
                  .k = k,
                  .cols = rows == 3 ? 131 : 37,
@@ -197,7 +197,43 @@ TEST(linear, bf16_pairs) {
       }
     }
   }
-  EXPECT_EQ(taken, 2 * (6 * 4 + 2) * 4);  // BF16, FP8 128x128, FP8 without scale, FP4 E8M0
+  // BF16, FP8 without scale or E8M0 in groups of 128 or 32; FP4 E8M0 in blocks of 128.
+  EXPECT_EQ(taken, 2 * ((7 + 7 + 6 + 3) * 4 + 6 + 3));
+}
+
+// FP4 sums are held in units of their scales only where no result can leave the normal range: numbers at both ends of that
+// range, and beyond.
+TEST(linear, bf16_pairs_of_fp4_at_the_ends_of_the_range) {
+  struct Ends {
+    int least_x, most_x, least_code, most_code;  // exponents of x; scale codes
+  };
+  for (const Ends& e :
+       {Ends{-62, 40, 103, 143}, Ends{-63, 40, 110, 130}, Ends{-62, 41, 110, 130}, Ends{-20, 20, 102, 143},
+        Ends{-20, 20, 103, 144}, Ends{-62, -62, 103, 143}, Ends{40, 40, 103, 143}}) {
+    for (int64_t rows : {1, 4, 17}) {
+      Problem problem({.rows = rows,
+                       .k = 2304,
+                       .cols = 21,
+                       .k_blocks = rows == 4 ? 2 : 1,
+                       .format = kFormats[7],
+                       .x_dtype = DType::kBF16});
+      std::mt19937 random(kSeed);
+      const auto between = [&](int least, int most) {
+        return least + static_cast<int>(random() % static_cast<uint32_t>(most - least + 1));
+      };
+      for (int64_t i = 0; i < rows * problem.c.k; ++i) {
+        const float mantissa = 1 + static_cast<float>(random() % 128) / 128;
+        const float x = random() % 8 == 0 ? 0 : std::ldexp(mantissa, between(e.least_x, e.most_x));
+        put(DType::kBF16, problem.x.data, i, random() % 2 == 0 ? x : -x);
+      }
+      for (int64_t i = 0; i < problem.c.cols * problem.c.k / 32; ++i) {
+        problem.scale.data[i] = static_cast<std::byte>(between(e.least_code, e.most_code));
+      }
+      ASSERT_TRUE(problem.takes_pairs());
+      SCOPED_TRACE(fmt::format("x 2^{} .. 2^{}, codes {} .. {}", e.least_x, e.most_x, e.least_code, e.most_code));
+      expect_all_variants_equal(problem);
+    }
+  }
 }
 
 TEST(linear, bf16_pairs_have_their_own_order) {

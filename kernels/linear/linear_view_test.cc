@@ -36,9 +36,9 @@ struct View {
   int64_t k_blocks;
 };
 constexpr View kViews[] = {
-    {{96, 300}, {128, 256}, 1}, {{128, 192}, {0, 640}, 4}, {{101, 150}, {64, 640}, 1}, {{7, 8}, {36, 640}, 1},
-    {{131, 170}, {36, 100}, 2}, {{3, 20}, {2, 634}, 1},    {{40, 75}, {320, 576}, 4},  {{1, 18}, {102, 342}, 4},
-    {{299, 300}, {636, 640}, 1}, {{100, 133}, {32, 160}, 2},
+    {{96, 300}, {128, 256}, 1},  {{128, 192}, {0, 640}, 4},  {{101, 150}, {64, 640}, 1}, {{7, 8}, {36, 640}, 1},
+    {{131, 170}, {36, 100}, 2},  {{3, 20}, {2, 634}, 1},     {{40, 75}, {320, 576}, 4},  {{1, 18}, {102, 342}, 4},
+    {{299, 300}, {636, 640}, 1}, {{100, 133}, {32, 160}, 2}, {{7, 45}, {32, 288}, 2},
 };
 
 TEST(linear_view, values_are_those_of_the_whole) {
@@ -77,8 +77,8 @@ TEST(linear_view, all_variants_equal) {
       }
     }
   }
-  // Whole vectors of K: views 0, 2, 6 and 9. View 1 has blocks of 160.
-  EXPECT_EQ(pairs, 2 * (4 + 3 + 4 + 4));  // BF16; FP8 128x128 (not 9: column 32), FP8 without scale, FP4 E8M0
+  // Whole vectors of K: views 0, 2, 6, 9 and 10. View 1 has blocks of 160. FP8 128x128 not from column 32, FP4 in blocks of 128.
+  EXPECT_EQ(pairs, 2 * (5 + 5 + 5 + 3 + 2));  // BF16; FP8 32x32, without scale, 128x128; FP4 E8M0
 }
 
 // Rows of blocks that share a scale, for which x is scaled instead of the weights.
@@ -185,9 +185,8 @@ TEST(linear_view, slices_take_pairs_where_the_whole_does) {
             const bool whole = takes_bf16_pairs(problem.matrix, DType::kBF16, ActQuant::kNone, k_blocks);
             for (int64_t i = 0; i < n; ++i) {
               const WeightMatrix slice = weight_columns(problem.matrix, i * k / n, (i + 1) * k / n);
-              EXPECT_EQ(takes_bf16_pairs(slice, DType::kBF16, ActQuant::kNone, k_blocks / n), whole)
-                  << fmt::format("{} group {} K {} k_blocks {} slice {} of {}", format.name, block_cols, k, k_blocks, i,
-                                 n);
+              EXPECT_EQ(takes_bf16_pairs(slice, DType::kBF16, ActQuant::kNone, k_blocks / n), whole) << fmt::format(
+                  "{} group {} K {} k_blocks {} slice {} of {}", format.name, block_cols, k, k_blocks, i, n);
             }
           }
         }
