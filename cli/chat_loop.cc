@@ -154,8 +154,9 @@ Status ChatLoop::read_messages() {
   return {};
 }
 
-ChatOptions chat_format(const std::string& thinking) {
+ChatOptions chat_format(const Model& model, const std::string& thinking) {
   ChatOptions format;
+  format.format = model.chat_format();
   format.thinking = thinking != "off";
   format.effort = thinking == "max"    ? ReasoningEffort::kMax
                   : thinking == "high" ? ReasoningEffort::kHigh
@@ -168,7 +169,7 @@ ChatOptions chat_format(const std::string& thinking) {
 Status run_chat(const RunArgs& args, const std::optional<std::string>& message, const SamplingParams& sampling,
                 LoadedEngine& loaded, const Tokenizer& tokenizer, Console& console) {
   ChatSession::Settings settings;
-  settings.format = chat_format(args.thinking);
+  settings.format = chat_format(*loaded.model, args.thinking);
   settings.sampling = sampling;
   settings.stop_ids = args.stop_ids(tokenizer, *loaded.model);
   settings.stops = args.stops;

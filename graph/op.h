@@ -19,7 +19,7 @@ namespace weft {
 
 using Op = std::variant<Embedding, RmsNorm, LayerNorm, Linear, RopeTable, Rope, Quantise, HcPre, HcPost, HcHead, Swiglu, Add, AddStreams,
                         AddPositionBias, Concat, GatherRows, MoeRoute, Experts, ExpertSlots, RingWrite, AppendRows, Compressor, IndexTopK, SparseAttention, AllReduce,
-                        ReduceScatter, AllGather, SliceRows, HeadsToRows, SharedQuantise, ExpertDispatch, ExpertCombine>;
+                        ReduceScatter, AllGather, SliceRows, HeadsToRows, SharedQuantise, RowAbsmax, ExpertDispatch, ExpertCombine>;
 
 template <class>
 inline constexpr bool each_satisfies_op_spec = false;

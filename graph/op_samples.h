@@ -30,7 +30,7 @@ inline std::vector<OpSample> op_samples(std::mt19937_64& random) {
 
   const int64_t groups = pick(1, 3), k_blocks = int64_t{1} << pick(0, 4), n = groups * pick(1, 5),
                 k = 4 * k_blocks * pick(1, 2);
-  const int64_t top_k = pick(1, 4), n_group = 1 << pick(0, 2), inner = 2 * pick(1, 9);
+  const int64_t top_k = pick(1, 4), n_group = 1 << pick(0, 2), inner = 2 * pick(1, 9), inner4 = 4 * pick(1, 4);
   const bool overlap = flag();
   const int64_t ratio = pick(1, 6), w = overlap ? 2 * hd : hd, page = pick(1, 5), slots = pick(1, 3),
                 window = pick(1, 7);
@@ -45,8 +45,12 @@ inline std::vector<OpSample> op_samples(std::mt19937_64& random) {
       {RmsNorm{number(), NormRounding::kOnce}, {x, fixed(DType::kBF16, {d - 1})}},
       {RmsNorm{number(), NormRounding::kEachStep}, {x}},
       {LayerNorm{number()}, {x, fixed(f32, {d}), fixed(f32, {d})}},
-      {Linear{f32, ActQuant::kInt8PerRow, groups, k_blocks, flag() ? 0 : groups, 0, 0},
+      {Linear{f32, ActQuant::kNone, groups, k_blocks, flag() ? 0 : groups, 0, 0},
        {tokens(a, {t, groups * k}), fixed(DType::kBF16, {n, k})}},
+      {Linear{a, ActQuant::kInt8PerRow, groups, k_blocks, 0, 1, k + pick(0, 2)},
+       {tokens(a, {t, groups * k}), fixed(DType::kI8, {n, k}), fixed(f32, {n, 1})}},
+      {Linear{a, ActQuant::kInt8Static, groups, k_blocks, 0, 1, k},
+       {tokens(a, {t, groups * k}), fixed(DType::kI8, {n, k}), fixed(f32, {n, 1}), fixed(i32, {n}), fixed(f32, {3})}},
       {Linear{a, ActQuant::kFp8Block128, groups, k_blocks, 0, 3, 7},
        {tokens(a, {t, groups * k}), fixed(DType::kF4E2M1, {n, k}), fixed(DType::kF8E8M0, {(n + 2) / 3, (k + 6) / 7})}},
       {Linear{a, ActQuant::kNone, heads, 1, heads, 0, 0, 3}, {tokens(a, {t, heads, d + 3}), fixed(f32, {5 * heads, d})}},
@@ -75,6 +79,10 @@ inline std::vector<OpSample> op_samples(std::mt19937_64& random) {
       {Experts{ActQuant::kFp8Block128, number(), flag(), 3, 5},
        {x, tokens(i32, {t, top_k}), tokens(f32, {t, top_k}), stacked, stacked, stacked2, fixed(f32, scales(inner, d)),
         fixed(f32, scales(inner, d)), fixed(f32, scales(d, inner))}},
+      {Experts{ActQuant::kInt8PerRow, number(), false, 1, inner4 + d},
+       {x, tokens(i32, {t, top_k}), tokens(f32, {t, top_k}), fixed(DType::kI8, {experts, inner4, d}),
+        fixed(DType::kI8, {experts, inner4, d}), fixed(DType::kI8, {experts, d, inner4}), fixed(f32, {experts, inner4, 1}),
+        fixed(f32, {experts, inner4, 1}), fixed(f32, {experts, d, 1})}},
       {RingWrite{}, {tokens(a, {t, hd}), cache}},
       {AppendRows{pick(0, 3)}, {tokens(a, {t, hd + 3}), cache}},
       {Compressor{ratio, number(), rope, flag(), quantise},
@@ -106,6 +114,7 @@ inline std::vector<OpSample> op_samples(std::mt19937_64& random) {
       {SliceRows{axis, size, room}, {x}},
       {HeadsToRows{axis, size, room}, {lies(tokens(a, {t, size * heads, hd}), axis, Placement::sharded(0))}},
       {SharedQuantise{axis, size}, {lies(x, axis, Placement::sharded(1))}},
+      {RowAbsmax{axis, size}, {lies(x, axis, Placement::sharded(1))}},
       {ExpertDispatch{MeshAxis::kEp, size, pick(1, 3), all}, {x, tokens(i32, {t, top_k}), tokens(f32, {t, top_k})}},
       {ExpertSlots{Experts{ActQuant::kNone, number(), flag(), 3, 5}},
        {received(a, {all, d}), received(i32, {all, top_k}), received(f32, {all, top_k}), stacked, stacked, stacked2,

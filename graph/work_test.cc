@@ -373,6 +373,19 @@ std::optional<Case> sample_case(const OpSample& sample) {
     c.refill = [=](HostTensor& tensor, size_t which, int64_t begin, int64_t count, uint64_t seed) {
       refill_integers(0, others, tensor, which, begin, count, seed);
     };
+  } else if (auto* linear = std::get_if<Linear>(&c.op); linear != nullptr && linear->act_quant == ActQuant::kInt8Static) {
+    c.in[4].set(0, 0.01F);
+    c.in[4].set(1, 1);
+    c.in[4].set(2, 3);
+    c.refill = [](HostTensor& tensor, size_t which, int64_t begin, int64_t count, uint64_t seed) {
+      if (which == 3) {
+        tensor.as<int32_t>()[begin / 4] = static_cast<int32_t>(seed % 100'000 + 1);
+      } else if (which == 4) {
+        tensor.set(begin / 4, static_cast<float>(seed % 50 + 1));
+      } else {
+        fill_numbers(tensor, begin, count, seed);
+      }
+    };
   } else if (std::holds_alternative<RopeTable>(c.op)) {
     c.refill = [](HostTensor& tensor, size_t, int64_t begin, int64_t, uint64_t seed) {
       tensor.as<int32_t>()[begin / 4] = static_cast<int32_t>(seed % 1000 + 1);

@@ -1,7 +1,7 @@
-// The chat format of DeepSeek-V4: messages to prompt text, answer text back to its parts.
+// The chat formats of the models: messages to prompt text, answer text back to its parts.
 //
-// The text is encoded with every added token recognised (AddedTokens::kAll). Rules: docs of the release's encoding/
-// folder. B = BOS, E = EOS, U = <｜User｜>, A = <｜Assistant｜>:
+// The text is encoded with every added token recognised (AddedTokens::kAll). DeepSeek-V4, by the docs of the release's encoding/
+// folder (DeepSeek-V3.2: chat_deepseek_v32.cc; GLM: chat_glm.cc): B = BOS, E = EOS, U = <｜User｜>, A = <｜Assistant｜>:
 //
 //   chat                        B S U U1 A </think> A1 E U U2 A </think>
 //   thinking, history dropped   B [effort] S U U1 A </think> A1 E U U2 A <think>
@@ -51,6 +51,8 @@ struct ChatMessage {
   bool unfinished = false;                     // assistant: no EOS, the model goes on with this text
 };
 
+enum class ChatFormat { kDeepseekV4, kDeepseekV32, kGlm5, kGlm52 };
+
 enum class ReasoningEffort { kLow, kHigh, kMax };
 
 // Which paragraphs an effort stands for. The preview releases know one paragraph, for kMax; from 0731 on it belongs to
@@ -64,7 +66,8 @@ struct ChatOptions {
   // Leave out the reasoning of assistant turns (and the developer messages) before the last user turn. A conversation
   // that declares tools always keeps them.
   bool drop_thinking = true;
-  bool add_bos = true;
+  bool add_bos = true;  // GLM: [gMASK]<sop>
+  ChatFormat format = ChatFormat::kDeepseekV4;
 };
 
 // Errors name the message by its place, from 0.
@@ -83,10 +86,12 @@ struct ChatAnswer {
 
 struct AnswerOptions {
   bool thinking = true;     // the prompt ended with <think>
-  bool require_eos = true;  // false: the caller has cut the EOS token off
+  bool require_eos = true;  // false: the caller has cut the EOS token off; GLM: its stop tokens may be there or not
+  ChatFormat format = ChatFormat::kDeepseekV4;
+  std::span<const OrderedJson> tools = {};  // GLM: the types of their arguments; without them by the look of a value
 };
 
-// Strict: whatever is not the exact format is an error that says what was expected and where (byte).
+// DeepSeek: strict; whatever is not the exact format is an error that says what was expected and where (byte).
 Result<ChatAnswer> parse_chat_answer(std::string_view text, const AnswerOptions& options);
 
 // The fixed texts of the format (io/chat_texts.cc).

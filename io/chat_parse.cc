@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "io/chat.h"
+#include "io/chat_formats.h"
 #include "io/chat_texts.h"
 #include "io/json.h"
 
@@ -44,7 +44,11 @@ class AnswerParser {
     return take(token) ? Status() : error(fmt::format("expected {}", shown));
   }
 
-  static std::string tool_calls_start() { return fmt::format("\n\n{}", chat::kToolCallsOpen); }
+  bool is_v4() const { return options_.format == ChatFormat::kDeepseekV4; }
+  std::string_view calls_close() const { return is_v4() ? chat::kToolCallsClose : chat::kFunctionCallsClose; }
+  std::string tool_calls_start() const {
+    return fmt::format("\n\n{}", is_v4() ? chat::kToolCallsOpen : chat::kFunctionCallsOpen);
+  }
 
   Status reasoning() {
     const size_t end = text_.find(chat::kThinkEnd);
@@ -80,7 +84,7 @@ class AnswerParser {
 
   Status tool_calls() {
     WEFT_RETURN_IF_ERROR(expect(">\n", "'>' and a line break after the tool_calls tag"));
-    while (!take(chat::kToolCallsClose)) {
+    while (!take(calls_close())) {
       WEFT_RETURN_IF_ERROR(expect(chat::kInvokeOpen, "an invoke tag or the end of tool_calls"));
       WEFT_RETURN_IF_ERROR(invoke());
     }
@@ -139,6 +143,7 @@ class AnswerParser {
 }  // namespace
 
 Result<ChatAnswer> parse_chat_answer(std::string_view text, const AnswerOptions& options) {
+  if (options.format == ChatFormat::kGlm5 || options.format == ChatFormat::kGlm52) return chat::parse_glm_answer(text, options);
   return AnswerParser(text, options).run();
 }
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "io/chat.h"
+#include "io/chat_formats.h"
 #include "io/chat_texts.h"
 #include "io/json.h"
 
@@ -29,9 +29,7 @@ struct Turn {
   std::string task;
 };
 
-Status message_error(size_t index, const ChatMessage& message, std::string_view what) {
-  return invalid_argument(fmt::format("message {} ({}): {}", index, chat_role_name(message.role), what));
-}
+using chat::message_error;
 
 const chat::Task* find_task(std::string_view name) {
   const auto* it = std::ranges::find(chat::kTasks, name, &chat::Task::name);
@@ -44,37 +42,12 @@ std::string task_names() {
   return names;
 }
 
-Status check_message(const ChatMessage& message, size_t index, size_t count) {
-  const ChatRole role = message.role;
-  const auto error = [&](std::string_view what) { return message_error(index, message, what); };
-  if (role != ChatRole::kAssistant &&
-      (!message.tool_calls.empty() || !message.reasoning.empty() || message.unfinished)) {
-    return error("reasoning, tool calls and unfinished texts belong to assistant messages");
-  }
-  const bool declares = role == ChatRole::kSystem || role == ChatRole::kDeveloper;
-  if (!declares && (!message.tools.empty() || message.response_format)) {
-    return error("tools and response_format belong to system and developer messages");
-  }
-  for (const OrderedJson& tool : message.tools) {
-    const auto function = tool.is_object() ? tool.find("function") : tool.end();
-    if (function == tool.end() || !function->is_object()) return error("a tool needs an object \"function\"");
-  }
-  if (role == ChatRole::kDeveloper && message.content.empty()) return error("needs a content");
-  if (message.unfinished && index + 1 != count) return error("only the last message may be unfinished");
-  if (message.task.empty()) return {};
-  if (role != ChatRole::kUser && role != ChatRole::kDeveloper) return error("a task belongs to a user message");
-  if (find_task(message.task) == nullptr) {
-    return error(fmt::format("task '{}' is not one of {}", message.task, task_names()));
-  }
-  return {};
-}
-
 // Joins user and tool messages. A task ends its turn: what follows is a new one.
 Result<std::vector<Turn>> join_turns(std::span<const ChatMessage> messages) {
   std::vector<Turn> turns;
   for (size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
-    WEFT_RETURN_IF_ERROR(check_message(message, i, messages.size()));
+    WEFT_RETURN_IF_ERROR(chat::check_message(message, i, messages.size()));
     const bool in_user_turn = message.role == ChatRole::kUser || message.role == ChatRole::kTool;
     if (!in_user_turn) {
       turns.push_back({message.role, &message, {}, message.task});
@@ -130,10 +103,7 @@ ptrdiff_t last_question(const std::vector<Turn>& turns) {
 
 Result<std::string> call_text(const ToolCall& call) {
   std::string out = fmt::format("{} name=\"{}\">\n", chat::kInvokeOpen, call.name);
-  const std::string where = fmt::format("arguments of the tool call '{}'", call.name);
-  WEFT_RETURN_IF_ERROR(parse_json(call.arguments, where).status());
-  const OrderedJson arguments = OrderedJson::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
-  if (!arguments.is_object()) return invalid_argument(where + ": expected a JSON object");
+  WEFT_ASSIGN_OR_RETURN(const OrderedJson arguments, chat::call_arguments(call));
   std::string_view separator;
   for (const auto& item : arguments.items()) {
     const bool is_string = item.value().is_string();
@@ -258,6 +228,8 @@ class Renderer {
 
 // The special tokens that a conversation's prompt is made of.
 std::vector<std::string_view> needed_tokens(std::span<const ChatMessage> messages, const ChatOptions& options) {
+  if (options.format == ChatFormat::kDeepseekV32) return chat::tokens_of_deepseek_v32(messages, options);
+  if (options.format != ChatFormat::kDeepseekV4) return chat::tokens_of_glm(messages, options);
   std::vector<std::string_view> tokens = {chat::kUser, chat::kAssistant, chat::kThink, chat::kThinkEnd, chat::kEos};
   if (options.add_bos) tokens.push_back(chat::kBos);
   for (const ChatMessage& message : messages) {
@@ -269,6 +241,47 @@ std::vector<std::string_view> needed_tokens(std::span<const ChatMessage> message
 }
 
 }  // namespace
+
+namespace chat {
+
+Status message_error(size_t index, const ChatMessage& message, std::string_view what) {
+  return invalid_argument(fmt::format("message {} ({}): {}", index, chat_role_name(message.role), what));
+}
+
+Status check_message(const ChatMessage& message, size_t index, size_t count) {
+  const ChatRole role = message.role;
+  const auto error = [&](std::string_view what) { return message_error(index, message, what); };
+  if (role != ChatRole::kAssistant &&
+      (!message.tool_calls.empty() || !message.reasoning.empty() || message.unfinished)) {
+    return error("reasoning, tool calls and unfinished texts belong to assistant messages");
+  }
+  const bool declares = role == ChatRole::kSystem || role == ChatRole::kDeveloper;
+  if (!declares && (!message.tools.empty() || message.response_format)) {
+    return error("tools and response_format belong to system and developer messages");
+  }
+  for (const OrderedJson& tool : message.tools) {
+    const auto function = tool.is_object() ? tool.find("function") : tool.end();
+    if (function == tool.end() || !function->is_object()) return error("a tool needs an object \"function\"");
+  }
+  if (role == ChatRole::kDeveloper && message.content.empty()) return error("needs a content");
+  if (message.unfinished && index + 1 != count) return error("only the last message may be unfinished");
+  if (message.task.empty()) return {};
+  if (role != ChatRole::kUser && role != ChatRole::kDeveloper) return error("a task belongs to a user message");
+  if (find_task(message.task) == nullptr) {
+    return error(fmt::format("task '{}' is not one of {}", message.task, task_names()));
+  }
+  return {};
+}
+
+Result<OrderedJson> call_arguments(const ToolCall& call) {
+  const std::string where = fmt::format("arguments of the tool call '{}'", call.name);
+  WEFT_RETURN_IF_ERROR(parse_json(call.arguments, where).status());
+  OrderedJson arguments = OrderedJson::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
+  if (!arguments.is_object()) return invalid_argument(where + ": expected a JSON object");
+  return arguments;
+}
+
+}  // namespace chat
 
 std::string_view chat_role_name(ChatRole role) {
   return std::ranges::find(kRoles, role, &std::pair<ChatRole, std::string_view>::first)->second;
@@ -302,6 +315,8 @@ std::string chat_tools_text(std::span<const OrderedJson> tools) {
 }
 
 Result<std::string> render_chat(std::span<const ChatMessage> messages, const ChatOptions& options) {
+  if (options.format == ChatFormat::kDeepseekV32) return chat::render_deepseek_v32(messages, options);
+  if (options.format != ChatFormat::kDeepseekV4) return chat::render_glm(messages, options);
   WEFT_ASSIGN_OR_RETURN(std::vector<Turn> turns, join_turns(messages));
   sort_results(turns);
   return Renderer(std::move(turns), options).run();

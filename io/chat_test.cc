@@ -5,9 +5,8 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 
+#include "io/chat_cases.h"
 #include "io/chat_texts.h"
 
 namespace weft {
@@ -332,34 +331,8 @@ TEST(PythonJson, Numbers) {
   for (const auto& [text, expect] : cases) EXPECT_EQ(python_json(OrderedJson::parse(text)), expect);
 }
 
-// testdata/chat/cases.json: what the release's own encoder makes of random conversations and damaged answers.
-
-std::string text_of(const OrderedJson& object, const char* key) { return object.value(key, std::string()); }
-
-ChatMessage message_of(const OrderedJson& json) {
-  ChatMessage message;
-  message.role = parse_chat_role(text_of(json, "role")).value();
-  message.content = text_of(json, "content");
-  message.reasoning = text_of(json, "reasoning_content");
-  message.tool_call_id = text_of(json, "tool_call_id");
-  message.task = text_of(json, "task");
-  message.unfinished = json.value("wo_eos", false);
-  if (json.contains("tools")) message.tools = json["tools"].get<std::vector<OrderedJson>>();
-  if (json.contains("response_format")) message.response_format = json["response_format"];
-  for (const OrderedJson& call : json.value("tool_calls", OrderedJson::array())) {
-    message.tool_calls.push_back(
-        {text_of(call, "id"), text_of(call["function"], "name"), text_of(call["function"], "arguments")});
-  }
-  return message;
-}
-
-OrderedJson official_cases() {
-  std::ifstream in(WEFT_SOURCE_DIR "/testdata/chat/cases.json");
-  return OrderedJson::parse(std::string(std::istreambuf_iterator<char>(in), {}));
-}
-
 TEST(OfficialEncoder, Prompts) {
-  const OrderedJson all = official_cases();
+  const OrderedJson all = chat_cases("cases.json");
   ASSERT_GT(all["cases"].size(), 200u);
   for (const OrderedJson& c : all["cases"]) {
     std::vector<ChatMessage> messages;
@@ -376,7 +349,7 @@ TEST(OfficialEncoder, Prompts) {
 }
 
 TEST(OfficialEncoder, Answers) {
-  const OrderedJson all = official_cases();
+  const OrderedJson all = chat_cases("cases.json");
   for (const OrderedJson& c : all["answers"]) {
     const auto answer = parse_chat_answer(text_of(c, "text"), {.thinking = c["thinking"]});
     const OrderedJson& parsed = c["parsed"];

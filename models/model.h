@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "graph/cache_spec.h"
 #include "graph/graph.h"
+#include "io/chat.h"
 #include "io/checkpoint.h"
 #include "models/model_summary.h"
 #include "models/weight_split.h"
@@ -67,6 +68,7 @@ class Model {
   virtual int64_t max_position_embeddings() const = 0;
   virtual std::vector<int32_t> eos_token_ids() const = 0;
   virtual int64_t bos_token_id() const = 0;
+  virtual ChatFormat chat_format() const { return ChatFormat::kDeepseekV4; }
   // The mode of --dtype with the profile that belongs to the checkpoint's storage; act_quant overrides that part.
   virtual NumericMode mode(DType dtype, std::optional<bool> act_quant) const = 0;
 

@@ -32,6 +32,7 @@ class ForwardingModel : public Model {
   int64_t num_layers() const override { return model_->num_layers(); }
   int64_t max_position_embeddings() const override { return model_->max_position_embeddings(); }
   std::vector<int32_t> eos_token_ids() const override { return model_->eos_token_ids(); }
+  ChatFormat chat_format() const override { return model_->chat_format(); }
   int64_t bos_token_id() const override { return model_->bos_token_id(); }
   NumericMode mode(DType dtype, std::optional<bool> act_quant) const override { return model_->mode(dtype, act_quant); }
   std::vector<CacheSpec> caches(const NumericMode& mode, const CacheCapacity& capacity) const override {

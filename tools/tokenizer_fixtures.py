@@ -4,6 +4,8 @@
     tools/tokenizer_fixtures.py unicode    io/unicode_stand_ins_table.cc, testdata/tokenizer/categories.txt
     tools/tokenizer_fixtures.py fixtures   testdata/tokenizer/*.{json,fixture}, testdata/tokenizer/variants/*
     tools/tokenizer_fixtures.py chat --encoder encoding_dsv4.py   testdata/chat/cases.json, from the release's encoder
+    tools/tokenizer_fixtures.py chat_v32 --encoder encoding_dsv32.py   testdata/chat/deepseek_v32.json, likewise
+    tools/tokenizer_fixtures.py chat_glm --encoder chat_template.jinja testdata/chat/glm.json, from GLM-5.2's template
 
 Deterministic: the same library version gives the same bytes. Formats are described where they are written.
 """
@@ -400,6 +402,13 @@ def variants():
         added("word", single_word=True), added("wordy"), added(" the ", normalized=True), added("he", normalized=True),
         added("\u00e9t\u00e9", normalized=True), added("<l><r>", special=True),
         added("  x", single_word=True, rstrip=True)]}
+    # The releases of GLM: the same pattern, prompts made of added tokens.
+    yield "glm", {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+        split({"Regex": GROUPED_PATTERN}, "Isolated"), {**byte_level, "trim_offsets": True}]}, "added_tokens": [
+            added(t, special=True) for t in ("<|endoftext|>", "[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|system|>",
+                                             "<|user|>", "<|assistant|>", "<|observation|>")] + [
+            added(t) for t in ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>",
+                               "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")]}
 
 
 def write_variants():
@@ -503,28 +512,25 @@ def random_conversation(rng):
     return messages
 
 
-def write_chat(encoder_path):
-    """Cases {messages, thinking, max_effort, drop_thinking, add_bos, prompt};
-    answers {text, thinking, parsed or null}."""
-    spec = importlib.util.spec_from_file_location("encoder", encoder_path)
+def load_encoder(path):
+    spec = importlib.util.spec_from_file_location("encoder", path)
     encoder = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(encoder)
-    rng = random.Random(5)
-    cases = []
-    for _ in range(250):
-        messages = random_conversation(rng)
-        options = {"thinking": rng.random() < 0.7, "max_effort": rng.random() < 0.2,
-                   "drop_thinking": rng.random() < 0.8, "add_bos": rng.random() < 0.9}
-        prompt = encoder.encode_messages(
-            json.loads(json.dumps(messages)), thinking_mode="thinking" if options["thinking"] else "chat",
-            drop_thinking=options["drop_thinking"], add_default_bos_token=options["add_bos"],
-            reasoning_effort="max" if options["max_effort"] else None)
-        cases.append({"messages": messages, **options, "prompt": prompt})
+    return encoder
 
+
+def write_cases(name, cases, answers):
+    folder = ROOT / "testdata" / "chat"
+    folder.mkdir(exist_ok=True)
+    lines = [json.dumps(x, ensure_ascii=False) for x in cases], [json.dumps(x, ensure_ascii=False) for x in answers]
+    (folder / name).write_text('{"cases": [\n' + ",\n".join(lines[0]) + '\n],\n"answers": [\n' +
+                               ",\n".join(lines[1]) + "\n]}\n")
+    print(len(cases), "prompts,", len(answers), "answers,", sum(a["parsed"] is not None for a in answers), "well-formed")
+
+
+def parsed_answers(rng, encoder, turns):
     answers = []
-    turns = [turn for case in cases for turn in re.findall(
-        r"<\uff5cAssistant\uff5c>(?:<think>|</think>)(.*?)(?=<\uff5cUser\uff5c>|$)", case["prompt"], re.DOTALL) if turn]
-    for text in rng.sample(turns, 150):
+    for text in turns:
         for thinking in (True, False):
             damage = rng.random()
             if damage < 0.3:
@@ -538,26 +544,115 @@ def write_chat(encoder_path):
             except (ValueError, AssertionError):
                 parsed = None
             answers.append({"text": text, "thinking": thinking, "parsed": parsed})
-    folder = ROOT / "testdata" / "chat"
-    folder.mkdir(exist_ok=True)
-    lines = [json.dumps(x, ensure_ascii=False) for x in cases], [json.dumps(x, ensure_ascii=False) for x in answers]
-    (folder / "cases.json").write_text('{"cases": [\n' + ",\n".join(lines[0]) + '\n],\n"answers": [\n' +
-                                       ",\n".join(lines[1]) + "\n]}\n")
-    print(len(cases), "prompts,", len(answers), "answers,",
-          sum(a["parsed"] is not None for a in answers), "well-formed")
+    return answers
+
+
+def simple_conversation(rng, results_in_order, roles):
+    """A random conversation without what only DeepSeek-V4 has."""
+    messages = []
+    for message in random_conversation(rng):
+        if message["role"] not in roles:
+            continue
+        message.pop("task", None)
+        message.pop("wo_eos", None)
+        if "developer" not in roles:
+            message.pop("response_format", None)
+        messages.append(message)
+    if results_in_order:
+        for i, message in enumerate(messages):
+            calls = message.get("tool_calls", [])
+            messages[i + 1:i + 1 + len(calls)] = sorted(messages[i + 1:i + 1 + len(calls)],
+                                                        key=lambda m: m.get("tool_call_id", ""))
+    return messages or [{"role": "user", "content": "Hello"}]
+
+
+def write_chat_v32(encoder_path):
+    """As write_chat; a prompt that the encoder refuses is null."""
+    encoder = load_encoder(encoder_path)
+    rng = random.Random(6)
+    cases = []
+    for _ in range(80):
+        messages = simple_conversation(rng, True, ("system", "user", "assistant", "tool", "developer"))
+        thinking = rng.random() < 0.6
+        if thinking:
+            for message in messages:
+                if message["role"] == "assistant" and not message.get("tool_calls") and rng.random() < 0.8:
+                    message.setdefault("reasoning_content", "because")
+        options = {"thinking": thinking, "drop_thinking": rng.random() < 0.8, "add_bos": rng.random() < 0.9}
+        if thinking and options["drop_thinking"] and len(encoder.drop_thinking_messages(messages)) != len(messages):
+            continue  # dropping a developer message makes the encoder look for messages beyond the last one
+        try:
+            prompt = encoder.encode_messages(
+                json.loads(json.dumps(messages)), thinking_mode="thinking" if thinking else "chat",
+                drop_thinking=options["drop_thinking"], add_default_bos_token=options["add_bos"])
+        except AssertionError:
+            prompt = None
+        cases.append({"messages": messages, **options, "prompt": prompt})
+    turns = [turn for case in cases if case["prompt"] for turn in re.findall(
+        r"<\uff5cAssistant\uff5c>(?:<think>|</think>)(.*?<\uff5cend\u2581of\u2581sentence\uff5c>)", case["prompt"], re.DOTALL)]
+    write_cases("deepseek_v32.json", cases, parsed_answers(rng, encoder, rng.sample(turns, 40)))
+
+
+def write_chat_glm(template_path):
+    import jinja2
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = lambda value, ensure_ascii=True: json.dumps(value, ensure_ascii=ensure_ascii)
+    template = environment.from_string(Path(template_path).read_text())
+    rng = random.Random(7)
+    cases = []
+    for _ in range(80):
+        messages = simple_conversation(rng, False, ("system", "user", "assistant", "tool"))
+        options = {"thinking": rng.random() < 0.7, "high_effort": rng.random() < 0.3, "drop_thinking": rng.random() < 0.7}
+        tools = [tool for message in messages for tool in message.get("tools", [])]
+        for message in messages:
+            if message["role"] == "assistant" and rng.random() < 0.2:
+                message["content"] = rng.choice([" ", "\n\u3000", ""]) + message["content"] + rng.choice(["\n", " \t", "\u00a0"])
+            if message["role"] == "assistant" and "reasoning_content" not in message and rng.random() < 0.3:
+                message["content"] = "<think>before</think>" + message["content"]
+        shown = json.loads(json.dumps(messages))
+        for message in shown:
+            for call in message.get("tool_calls", []):
+                call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+        prompt = template.render(
+            messages=shown, enable_thinking=options["thinking"], clear_thinking=options["drop_thinking"],
+            add_generation_prompt=messages[-1]["role"] != "assistant",
+            **({"reasoning_effort": "high"} if options["high_effort"] else {}), **({"tools": tools} if tools else {}))
+        cases.append({"messages": messages, **options, "prompt": prompt})
+    write_cases("glm.json", cases, [])
+
+
+def write_chat(encoder_path):
+    """Cases {messages, thinking, max_effort, drop_thinking, add_bos, prompt};
+    answers {text, thinking, parsed or null}."""
+    encoder = load_encoder(encoder_path)
+    rng = random.Random(5)
+    cases = []
+    for _ in range(250):
+        messages = random_conversation(rng)
+        options = {"thinking": rng.random() < 0.7, "max_effort": rng.random() < 0.2,
+                   "drop_thinking": rng.random() < 0.8, "add_bos": rng.random() < 0.9}
+        prompt = encoder.encode_messages(
+            json.loads(json.dumps(messages)), thinking_mode="thinking" if options["thinking"] else "chat",
+            drop_thinking=options["drop_thinking"], add_default_bos_token=options["add_bos"],
+            reasoning_effort="max" if options["max_effort"] else None)
+        cases.append({"messages": messages, **options, "prompt": prompt})
+
+    turns = [turn for case in cases for turn in re.findall(
+        r"<\uff5cAssistant\uff5c>(?:<think>|</think>)(.*?)(?=<\uff5cUser\uff5c>|$)", case["prompt"], re.DOTALL) if turn]
+    write_cases("cases.json", cases, parsed_answers(rng, encoder, rng.sample(turns, 150)))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["unicode", "fixtures", "chat"])
-    parser.add_argument("--encoder", help="chat: encoding/encoding_dsv4.py of a preview release")
+    parser.add_argument("what", choices=["unicode", "fixtures", "chat", "chat_v32", "chat_glm"])
+    parser.add_argument("--encoder", help="chat: encoding/encoding_dsv4.py of a preview release; chat_v32, chat_glm: see above")
     args = parser.parse_args()
     if args.what == "unicode":
         write_unicode()
     elif args.what == "fixtures":
         write_fixtures()
     else:
-        write_chat(args.encoder)
+        {"chat": write_chat, "chat_v32": write_chat_v32, "chat_glm": write_chat_glm}[args.what](args.encoder)
 
 
 if __name__ == "__main__":

@@ -360,6 +360,43 @@ Status SharedQuantise::run(RunContext& ctx) const {
   return {};
 }
 
+// ---- RowAbsmax
+
+Result<ValueTypes> RowAbsmax::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 1, 1));
+  WEFT_RETURN_IF_ERROR(expect_group(kName, size));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 2));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
+  return ValueTypes{{{DType::kF32, {in[0].shape()[0]}}, in[0].rows}};
+}
+
+Result<std::vector<Placements>> RowAbsmax::placements(TypeSpan in) const {
+  return moved(kName, in, axis, Placement::sharded(1), Placement::replicated());
+}
+
+Work RowAbsmax::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
+  Work work = streaming_work(in, out);
+  work.bytes_sent = all_reduce_max_bytes(size, in[0].shape()[0]);
+  travels(work, CommPattern::kAllGather, axis, size);
+  work.scratch_bytes = aligned(in[0].shape()[0] * 4);
+  return work;
+}
+
+Status RowAbsmax::run(RunContext& ctx) const {
+  const TensorView& x = ctx.in[0];
+  const int64_t rows = x.shape()[0], width = x.shape()[1];
+  auto* mine = reinterpret_cast<float*>(ctx.scratch.data());
+  for (int64_t t = 0; t < rows; ++t) {
+    float largest = 0;  // NaN is skipped, as in kernels/linear
+    for (int64_t i = t * width; i < (t + 1) * width; ++i) {
+      const float v = std::fabs(x.dtype() == DType::kBF16 ? to_float(x.as<bf16>()[i]) : x.as<float>()[i]);
+      if (v > largest) largest = v;
+    }
+    mine[t] = largest;
+  }
+  return group_of(ctx, axis, size).all_reduce_max(ctx.name, mine, ctx.out[0].as<float>(), rows);
+}
+
 // ---- ExpertDispatch
 
 namespace {

@@ -8,6 +8,7 @@
 //   HeadsToRows     x [local rows, H, d] -> [rows, H / n, d]: all heads of some rows become some heads of all rows
 //   SharedQuantise  x [T, K/n], a slice of the inputs of a linear layer whose blocks of 128 the axis cuts -> x' of
 //                   act_quant fp8_block128 (kernels/linear), the largest magnitude of a block taken over all its slices
+//   RowAbsmax       x [T, K/n], a slice of the inputs of a linear layer -> [T] F32, the largest magnitude of each whole row
 //   ExpertDispatch  x [t, D] A, expert [t, k] (ascending), weight [t, k] of this rank's rows -> the rows of all ranks of the
 //                   group that picked an expert of this rank, each row once, by rank and ascending row: x [R, D],
 //                   expert [R, k] (numbers within this rank; -1: not here), weight [R, k], and how many came from each
@@ -153,6 +154,25 @@ struct SharedQuantise {
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
   bool operator==(const SharedQuantise&) const = default;
+};
+
+struct RowAbsmax {
+  static constexpr std::string_view kName = "row_absmax";
+  MeshAxis axis = MeshAxis::kTp;
+  int64_t size = 1;
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    f("axis", self.axis);
+    f("size", self.size);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Result<std::vector<Placements>> placements(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan) const { return {}; }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  bool operator==(const RowAbsmax&) const = default;
 };
 
 struct ExpertDispatch {

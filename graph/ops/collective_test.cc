@@ -430,6 +430,51 @@ TEST(Collectives, SharedQuantiseIsThatOfTheWholeRow) {
   }
 }
 
+// glm_moe_dsa.md 5.4: the scale of a row is that of all its inputs, also where ranks have slices of them.
+TEST(Collectives, Int8RowsInSlicesAreThoseOfTheWholeRow) {
+  constexpr int64_t kRows = 5, kInputs = 64, kOutputs = 6;
+  for (const int ranks : {2, 4}) {
+    for (const DType dtype : kDTypes) {
+      HostTensor x(DType(dtype), {kRows, kInputs}, Rows::kTokens), w(DType::kI8, {kOutputs, kInputs}), scale(DType::kF32, {kOutputs, 1});
+      x.fill(1);
+      scale.fill(2);
+      for (int64_t i = 0; i < kInputs; ++i) x.set(3 * kInputs + i, 0);
+      for (int64_t i = 0; i < w.count(); ++i) w.as<int8_t>()[i] = static_cast<int8_t>(i * 37 % 255 - 127);
+      const StepBatch batch = batch_of({kRows});
+      ThreadPool pool(1);
+      const Linear whole{DType::kF32, ActQuant::kInt8PerRow, 1, 4, 0, 1, kInputs};
+      const auto want = run_op(whole, {&x, &w, &scale}, {batch, pool});
+      const int64_t width = kInputs / ranks;
+      std::vector<std::vector<float>> parts(static_cast<size_t>(ranks));
+      on_ranks(ranks, [&](Communicator& comm) {
+        Rank rank(comm, MeshAxis::kTp, batch, {});
+        const int64_t first = comm.rank() * width;
+        const Piece slice = rank.piece(dtype, {kRows + kSpare, width}, Rows::kTokens, placed(MeshAxis::kTp, Placement::sharded(1)));
+        HostTensor mine(DType(dtype), {kRows, width}, Rows::kTokens), largest(DType::kF32, {kRows}, Rows::kTokens);
+        for (int64_t i = 0; i < kRows * width; ++i) {
+          set_element(slice, i, x.get(i / width * kInputs + first + i % width));
+          mine.set(i, x.get(i / width * kInputs + first + i % width));
+        }
+        Work work;
+        const auto maxima = rank.run(RowAbsmax{MeshAxis::kTp, ranks}, {&slice}, &work);
+        EXPECT_EQ(rank.bytes_sent(), all_reduce_max_bytes(ranks, kRows));
+        EXPECT_EQ(work.bytes_sent, all_reduce_max_bytes(ranks, kRows + kSpare));
+        for (int64_t t = 0; t < kRows; ++t) largest.set(t, element(maxima[0], t));
+        HostTensor columns(DType::kI8, {kOutputs, width});
+        for (int64_t i = 0; i < kOutputs * width; ++i) columns.as<int8_t>()[i] = w.as<int8_t>()[i / width * kInputs + first + i % width];
+        const Linear part{DType::kF32, ActQuant::kInt8PerRow, 1, 4 / ranks, 0, 1, kInputs};
+        ThreadPool own(1);
+        const auto y = run_op(part, {&mine, &columns, &scale, &largest}, {batch, own});
+        for (int64_t i = 0; i < y[0].count(); ++i) parts[static_cast<size_t>(comm.rank())].push_back(y[0].get(i));
+      });
+      for (int64_t i = 0; i < want[0].count(); ++i) {
+        const auto at = [&](int r) { return parts[static_cast<size_t>(r)][static_cast<size_t>(i)]; };
+        EXPECT_EQ(want[0].get(i), ranks == 2 ? at(0) + at(1) : (at(0) + at(1)) + (at(2) + at(3))) << ranks << " ranks, element " << i;
+      }
+    }
+  }
+}
+
 // ---- Experts
 
 struct ExpertProblem {

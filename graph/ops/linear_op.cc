@@ -15,7 +15,8 @@ DType quantised_dtype(ActQuant act_quant, DType dtype) {
   switch (act_quant) {
     case ActQuant::kNone: return dtype;
     case ActQuant::kFp8Block128: return DType::kF8E4M3;
-    case ActQuant::kInt8PerRow: return DType::kI8;
+    case ActQuant::kInt8PerRow:
+    case ActQuant::kInt8Static: return DType::kI8;
   }
   return dtype;
 }
@@ -61,10 +62,19 @@ XMatrix x_matrix(const Shape& x, int64_t inputs, int64_t rest) {
 
 }  // namespace
 
+Status expect_int8_weight(std::string_view op, TypeSpan in, int weight, int scale, int64_t scale_rows, int64_t scale_cols) {
+  WEFT_RETURN_IF_ERROR(expect_dtype(op, in, weight, "weight of int8 activations", {DType::kI8}));
+  WEFT_RETURN_IF_ERROR(expect_dtype(op, in, scale, "scale of int8 activations", {DType::kF32}));
+  WEFT_RETURN_IF_ERROR(expect_dim(op, "scale_rows of int8 activations", scale_rows, 1));
+  return expect_range(op, "scale_cols of int8 activations", scale_cols, in[weight].shape().back(), int64_t{1} << 40);
+}
+
 ShardRule Linear::shard_rule(TypeSpan in) const {
+  // Behind the weight: scales, biases and numbers for all rows are whole; magnitudes of rows go with the rows.
+  const std::string magnitudes = act_quant == ActQuant::kInt8PerRow ? "t" : "";
   const bool rank3 = in[0].shape().rank() == 3;
   if (rank3 && x_matrix(in[0].shape(), groups * in[1].shape()[1], rest).per_stream) {
-    return {{"tsk", "nk", ""}, {"tsn"}, "tn", ""};
+    return {{"tsk", "nk", "", magnitudes, ""}, {"tsn"}, "tn", ""};
   }
   // Groups are split whole: their inputs and their outputs together. The letter stands for both. A rank may have one of them.
   bool grouped = groups > 1;
@@ -73,11 +83,13 @@ ShardRule Linear::shard_rule(TypeSpan in) const {
   }
   const std::string n = grouped ? "k" : "n", w = grouped ? "kc" : "nk";
   const std::string x = rank3 ? "tkc" : "tk", y = heads > 0 ? "t" + n + "d" : "t" + n;
-  return {{x, w, ""}, {y}, grouped ? "tk" : "tnk", grouped ? "" : "k"};
+  return {{x, w, "", magnitudes, ""}, {y}, grouped ? "tk" : "tnk", grouped ? "" : "k"};
 }
 
 Result<ValueTypes> Linear::infer(TypeSpan in) const {
-  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 2, 3));
+  const bool is_static = act_quant == ActQuant::kInt8Static;
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, is_static ? 5 : is_int8(act_quant) ? 3 : 2,
+                                     is_static ? 5 : act_quant == ActQuant::kInt8PerRow ? 4 : 3));
   if (in[0].shape().rank() != 3) WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 2));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "weight", 2));
@@ -103,7 +115,7 @@ Result<ValueTypes> Linear::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of weight modulo groups", n % groups, 0));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of weight modulo heads", heads == 0 ? 0 : n % heads, 0));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "inputs modulo 4 * k_blocks", k_blocks == 1 ? 0 : k % (4 * k_blocks), 0));
-  const bool scaled = in.size() == 3;
+  const bool scaled = in.size() >= 3;
   if (scaled != (scale_rows > 0)) {
     return invalid_argument(
         fmt::format("{}: scale {} but scale_rows is {}", kName, scaled ? "given" : "missing", scale_rows));
@@ -124,6 +136,18 @@ Result<ValueTypes> Linear::infer(TypeSpan in) const {
     }
   }
   const int64_t tokens = in[0].shape()[0];
+  if (is_int8(act_quant)) WEFT_RETURN_IF_ERROR(expect_int8_weight(kName, in, 1, 2, scale_rows, scale_cols));
+  if (is_static) {
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 3, "bias", {DType::kI32}));
+    WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 3, "bias", 1));
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "bias", in[3].shape()[0], in[2].shape()[0]));
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 4, "divisor, factor and offset", {DType::kF32}));
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "divisor, factor and offset", in[4].shape().num_elements(), 3));
+  } else if (in.size() == 4) {
+    WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 3, "magnitudes of rows", {DType::kF32}));
+    WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 3, "magnitudes of rows", 1));
+    WEFT_RETURN_IF_ERROR(expect_dim(kName, "magnitudes of rows", in[3].shape()[0], tokens));
+  }
   Shape y{tokens, n};
   if (x.per_stream) {
     y = {tokens, in[0].shape()[1], n};
@@ -138,7 +162,9 @@ Work Linear::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
   const int64_t n = in[1].shape()[0], k = in[1].shape()[1];
   const XMatrix x = x_matrix(in[0].shape(), groups * k, rest);
   work.flops = 2.0 * static_cast<double>(x.rows) * static_cast<double>(n) * static_cast<double>(k);
-  for (size_t i = 1; i < in.size(); ++i) work.bytes_stored += in[i].tensor.bytes();
+  for (size_t i = 1; i < in.size(); ++i) {
+    if (in[i].rows == Rows::kStatic) work.bytes_stored += in[i].tensor.bytes();
+  }
   work.rows = static_cast<double>(x.rows);
   work.columns = static_cast<double>(n) / static_cast<double>(groups);
   work.depth = static_cast<double>(k);
@@ -159,10 +185,16 @@ Status Linear::run(RunContext& ctx) const {
   args.num_rows = x.rows;
   args.x_stride = x.cols + groups * rest;
   args.x_group_stride = x.cols / groups + rest;
-  args.w = weight_matrix(ctx.in[1], ctx.in.size() == 3 ? &ctx.in[2] : nullptr, scale_rows, scale_cols);
+  args.w = weight_matrix(ctx.in[1], ctx.in.size() >= 3 ? &ctx.in[2] : nullptr, scale_rows, scale_cols);
   args.groups = groups;
   args.k_blocks = k_blocks;
   args.act_quant = act_quant;
+  if (act_quant == ActQuant::kInt8Static) {
+    args.w.bias = ctx.in[3].as<int32_t>();
+    args.static_quant = ctx.in[4].as<float>();
+  } else if (ctx.in.size() == 4) {
+    args.row_absmax = ctx.in[3].as<float>();
+  }
   args.y = ctx.out[0].data;
   args.y_dtype = dtype;
   args.y_stride = args.w.rows + groups * rest;

@@ -4,7 +4,10 @@
 //   w [G*N, K] F32 / BF16 / F8_E4M3 / F4_E2M1 / I8, scale (for the last three) [.., ..] F8_E8M0 or F32
 //   y [T, G*N] of `dtype`; heads > 0: [T, heads, G*N/heads]; for x [T, S, K]: [T, S, N]
 // rest R > 0: of groups that are heads, x [T, G, K+R] A -> y [T, G, N+R] A; the last R features of each are copied.
-// A weight that is split over ranks has the scales of the whole weight beside it.
+// act_quant int8_row, int8_static: w is I8 with one F32 scale for each row (scale_rows 1, scale_cols at least K). More inputs then:
+//   int8_row     optionally the largest magnitudes of the whole rows [T] F32, where x is a slice of them (RowAbsmax)
+//   int8_static  bias I32 [G*N], and divisor, factor and offset of x [3] F32
+// A weight that is split over ranks has the scales (and the bias) of the whole weight beside it.
 // Scale blocks follow from the shapes: block_rows = ceil over the published block sizes (scale_rows, scale_cols attributes).
 #pragma once
 
@@ -15,7 +18,7 @@ namespace weft {
 
 template <>
 struct EnumText<ActQuant> {
-  static constexpr std::array<std::string_view, 3> kNames = {"none", "fp8_block128", "int8_row"};
+  static constexpr std::array<std::string_view, 4> kNames = {"none", "fp8_block128", "int8_row", "int8_static"};
 };
 
 struct Linear {
@@ -55,6 +58,9 @@ int64_t canonical_blocks(int64_t k);
 DType quantised_dtype(ActQuant act_quant, DType dtype);
 // Operations per element that this takes.
 double quantising_ops(ActQuant act_quant);
+
+// What activations of int8 need of a weight [.., N, K] and its scales.
+Status expect_int8_weight(std::string_view op, TypeSpan in, int weight, int scale, int64_t scale_rows, int64_t scale_cols);
 
 // The stored weight `w` and its scale as the kernels want them.
 WeightMatrix weight_matrix(const TensorView& w, const TensorView* scale, int64_t scale_rows, int64_t scale_cols);

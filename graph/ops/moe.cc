@@ -145,6 +145,11 @@ Result<ValueTypes> Experts::infer(TypeSpan in) const {
       return invalid_argument(fmt::format("{}: a scale is {}, expected {}", kName, to_string(in[i].shape()), to_string(expected)));
     }
   }
+  if (act_quant == ActQuant::kInt8Static) return invalid_argument(fmt::format("{}: act_quant int8_static is not for experts", kName));
+  if (is_int8(act_quant)) {
+    if (!scaled) return invalid_argument(fmt::format("{}: int8 activations need weights with scales", kName));
+    for (int i = 3; i < 6; ++i) WEFT_RETURN_IF_ERROR(expect_int8_weight(kName, in, i, i + 3, scale_rows, scale_cols));
+  }
   return ValueTypes{{{DType::kF32, in[0].shape()}, in[0].rows}};
 }
 

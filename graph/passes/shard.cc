@@ -372,11 +372,14 @@ class Sharder {
     return now;
   }
 
-  // Blocks of activation quantisation that a slice of the inputs cuts: their scale is shared.
+  // A scale of activation quantisation over more inputs than a rank has is shared.
   Status share_quantisation(Op& op, const Node& node, const std::vector<Placements>& wanted, std::vector<ValueId>& in, const std::string& name) {
     Linear* linear = std::get_if<Linear>(&op);
     if (linear != nullptr && linear->act_quant == ActQuant::kInt8PerRow && on(wanted[0], MeshAxis::kTp) == Placement::sharded(1)) {
-      return invalid_argument(fmt::format("'{}': the scale of act_quant int8_row is that of whole rows, which tp splits", name));
+      WEFT_ASSIGN_OR_RETURN(const auto out, to_.add_node(RowAbsmax{MeshAxis::kTp, size(MeshAxis::kTp)}, {in[0]},
+                                                         name + ".row_absmax", node.region, Stream::kComm));
+      in.push_back(out[0]);
+      return {};
     }
     if (linear == nullptr || linear->act_quant != ActQuant::kFp8Block128 || linear->groups > 1) return {};
     const Shape& x = to_.value(in[0]).type.shape();

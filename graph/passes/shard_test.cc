@@ -326,11 +326,27 @@ TEST(Shard, Refusals) {
     ASSERT_FALSE(sharded.ok()) << c.what;
     EXPECT_EQ(sharded.status().message(), c.message) << c.what;
   }
-  std::string int8 = kDense;
-  int8.replace(int8.find("act_quant=none, groups=1, k_blocks=8"), std::string("act_quant=none").size(), "act_quant=int8_row");
-  const auto sharded = shard(parsed(int8.c_str()), options_of({.tp = 2}, kDenseSplit, RowSet::kAll, RowSet::kAll, RowSet::kTp));
-  ASSERT_FALSE(sharded.ok());
-  EXPECT_EQ(sharded.status().message(), "'d': the scale of act_quant int8_row is that of whole rows, which tp splits");
+}
+
+// glm_moe_dsa.md 5.4: the scale of an int8 row is that of all inputs.
+TEST(Shard, Int8RowsInSlicesShareTheirMagnitude) {
+  const std::string text = R"(graph int8
+input x: F32[tokens 8,32]
+weight up: F32[32,32]
+u = linear(x, up) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0}: F32[tokens 8,32]
+weight down: I8[16,32]
+weight down.scale: F32[16,1]
+d = linear(u, down, down.scale) {dtype=BF16, act_quant=int8_row, groups=1, k_blocks=8, heads=0, scale_rows=1, scale_cols=32, rest=0}: BF16[tokens 8,16]
+result d
+)";
+  const auto sharded = shard(parsed(text.c_str()), options_of({.tp = 2}, kDenseSplit, RowSet::kAll, RowSet::kAll, RowSet::kTp));
+  ASSERT_TRUE(sharded.ok()) << sharded.status().message();
+  const std::string nodes = R"(u = linear(x, up) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0}: F32[tokens 8,16] tp:shard(1)
+d.row_absmax = row_absmax(u) {axis=tp, size=2} on comm: F32[tokens 8]
+d.partial = linear(u, down, down.scale, d.row_absmax) {dtype=F32, act_quant=int8_row, groups=1, k_blocks=4, heads=0, scale_rows=1, scale_cols=32, rest=0}: F32[tokens 8,16] tp:partial
+d = all_reduce(d.partial) {axis=tp, size=2, dtype=BF16} on comm: BF16[tokens 8,16]
+)";
+  EXPECT_NE(to_text(*sharded).find(nodes), std::string::npos) << to_text(*sharded);
 }
 
 constexpr const char* kAttributes = "{dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0}";

@@ -54,16 +54,16 @@ class Call {
  public:
   Call(const ExpertsKernels& kernels, const ExpertsArgs& args, ThreadPool& pool)
       : kernels_(kernels),
-        linear_(*kernels.linear),
+        linear_(kernels_for(*kernels.linear, args.act_quant)),
         args_(args),
         pool_(pool),
         num_experts_(static_cast<int64_t>(args.w1.size())),
         max_dot_rows_(linear_.max_dot_rows(args.w1[0].dtype)),
         scratch_(args.num_rows, args.hidden, args.inner, args.top_k, num_experts_, pool.size()),
-        hidden_(args.hidden / linear_.element_features),
-        inner_(args.inner / linear_.element_features),
-        hidden_layout_(pack_layout(hidden_, 1)),
-        inner_layout_(pack_layout(inner_, 1)),
+        hidden_(elements_of_row(linear_, args.hidden)),
+        inner_(elements_of_row(linear_, args.inner)),
+        hidden_layout_(pack_layout(linear_, args.hidden, 1)),
+        inner_layout_(pack_layout(linear_, args.inner, 1)),
         order_(at<int32_t>(scratch_.order)),
         first_(at<int32_t>(scratch_.first)),
         x_(at<float>(scratch_.x)),
@@ -118,13 +118,21 @@ class Call {
     first_[0] = 0;
   }
 
+  // One row to elements; x and out may be the same F32 row.
+  void convert(const void* x, DType dtype, int64_t k, float* out) const {
+    if (linear_.quantise_row != nullptr) {
+      linear_.quantise_row(x, dtype, k, {}, out);
+    } else {
+      linear_.convert_row(x, dtype, k, args_.act_quant, out);
+    }
+  }
+
   void convert_x() {
     const int64_t row_bytes = args_.hidden * dtype_bits(args_.x_dtype) / 8;
     const int64_t grain = args_.num_rows * args_.hidden <= kInlineWork ? std::max<int64_t>(args_.num_rows, 1) : 1;
     pool_.parallel_for(args_.num_rows, grain, [&](int64_t begin, int64_t end, int) {
       for (int64_t t = begin; t < end; ++t) {
-        linear_.convert_row(static_cast<const std::byte*>(args_.x) + t * row_bytes, args_.x_dtype, args_.hidden,
-                            args_.act_quant, x_ + t * hidden_);
+        convert(static_cast<const std::byte*>(args_.x) + t * row_bytes, args_.x_dtype, args_.hidden, x_ + t * hidden_);
       }
     });
   }
@@ -203,7 +211,7 @@ class Call {
     float* a = a_ + first * args_.inner;
     if (args_.act_quant != ActQuant::kNone || linear_.element_features > 1) {
       for (int64_t r = 0; r < rows; ++r) {
-        linear_.convert_row(a + r * args_.inner, DType::kF32, args_.inner, args_.act_quant, a + r * args_.inner);
+        convert(a + r * args_.inner, DType::kF32, args_.inner, a + r * args_.inner);
       }
     }
     if (by_dot(e)) return;
@@ -327,6 +335,8 @@ bool experts_take_bf16_pairs(const ExpertsArgs& args) {
 void experts_with(const ExpertsKernels& kernels, const ExpertsArgs& args, ThreadPool& pool) {
   if (args.num_rows == 0) return;
   WEFT_CHECK(!args.w1.empty() && args.w1.size() == args.w2.size() && args.w1.size() == args.w3.size());
+  WEFT_CHECK(args.act_quant != ActQuant::kInt8Static, "experts have no static quantisation");
+  WEFT_CHECK(!is_int8(args.act_quant) || (takes_int8(args.w1[0]) && takes_int8(args.w3[0]) && takes_int8(args.w2[0])));
   Call(kernels, args, pool).run();
 }
 

@@ -44,6 +44,7 @@ struct Problem {
   std::vector<std::byte> x, weights, scales;
   std::vector<int32_t> expert;
   std::vector<float> weight;
+  std::vector<float> row_scales;  // I8
   std::vector<WeightMatrix> w1, w3, w2;
 
   explicit Problem(const Case& in) : c(in) {
@@ -67,6 +68,9 @@ struct Problem {
       weights[static_cast<size_t>(i)] = static_cast<std::byte>(code);
     }
     for (auto& s : scales) s = static_cast<std::byte>(120 + random() % 5);
+    for (int64_t i = 0; i < 3 * c.experts * (c.hidden + c.inner); ++i) {
+      row_scales.push_back(1e-3f + 1e-4f * static_cast<float>(i * 7 % 50));
+    }
     for (int64_t e = 0; e < c.experts; ++e) {
       w1.push_back(matrix(3 * e, c.inner, c.hidden));
       w3.push_back(matrix(3 * e + 1, c.inner, c.hidden));
@@ -93,6 +97,12 @@ struct Problem {
     const int64_t elements = c.hidden * c.inner;
     WeightMatrix w{c.weight, weights.data() + i * elements * dtype_bits(c.weight) / 8, rows, cols};
     if (c.weight == DType::kBF16) return w;
+    if (c.weight == DType::kI8) {
+      w.scale = row_scales.data() + i * (c.hidden + c.inner);
+      w.scale_dtype = DType::kF32;
+      w.block_cols = std::max(c.hidden, c.inner);
+      return w;
+    }
     w.scale = scales.data() + i * elements;
     w.block_rows = c.weight == DType::kF4E2M1 ? 1 : 128;
     w.block_cols = c.weight == DType::kF4E2M1 ? 32 : 128;
@@ -185,6 +195,46 @@ TEST(experts, bf16_pairs) {
       }
     }
   }
+}
+
+// Activations of int8: once of a token, again of the inner activations of each slot.
+TEST(experts, int8) {
+  for (DType x_dtype : {DType::kF32, DType::kBF16}) {
+    for (bool before : {false, true}) {
+      for (int64_t rows : {1, 2, 5, 30, 90}) {
+        expect_all_variants_equal({.rows = rows, .hidden = rows == 30 ? 68 : 192, .inner = 132, .weight = DType::kI8, .x_dtype = x_dtype,
+                                   .weight_before_w2 = before, .act_quant = ActQuant::kInt8PerRow, .threads = 2,
+                                   .per_slot = rows == 5});
+      }
+    }
+  }
+}
+
+TEST(experts, int8_is_the_formula) {
+  const Problem p({.rows = 1, .hidden = 8, .inner = 4, .experts = 2, .top_k = 1, .weight = DType::kI8, .weight_before_w2 = false,
+                   .act_quant = ActQuant::kInt8PerRow});
+  const auto quantised = [](const std::vector<float>& x) {
+    float most = 0;
+    for (float v : x) most = std::max(most, std::fabs(v));
+    std::vector<float> q;
+    for (float v : x) q.push_back(std::nearbyint(v / (most / 127)));
+    q.push_back(most / 127);
+    return q;
+  };
+  const auto times = [](const WeightMatrix& w, int64_t n, const std::vector<float>& q) {
+    float sum = 0;
+    for (int64_t k = 0; k < w.cols; ++k) sum += static_cast<const int8_t*>(w.data)[n * w.cols + k] * q[static_cast<size_t>(k)];
+    return sum * static_cast<const float*>(w.scale)[n] * q.back();
+  };
+  std::vector<float> x(8);
+  std::memcpy(x.data(), p.x.data(), 32);
+  const auto e = static_cast<size_t>(p.expert[0]);
+  std::vector<float> inner;
+  const std::vector<float> qx = quantised(x);
+  for (int64_t i = 0; i < 4; ++i) inner.push_back(silu_f32(times(p.w1[e], i, qx)) * times(p.w3[e], i, qx));
+  const std::vector<float> qa = quantised(inner);
+  const std::vector<float> y = p.run(experts_ref, 0, 1);
+  for (int64_t d = 0; d < 8; ++d) EXPECT_EQ(y[static_cast<size_t>(d)], p.weight[0] * times(p.w2[e], d, qa)) << d;
 }
 
 // One expert gets nearly every row, others few or none.

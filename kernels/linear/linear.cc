@@ -29,18 +29,25 @@ Output output_at(const LinearArgs& args, int64_t m, int64_t n) {
   return {static_cast<std::byte*>(args.y) + y_element(args, m, n) * dtype_bits(args.y_dtype) / 8, args.y_dtype, args.y_stride};
 }
 
+void convert(const LinearKernels& kernels, const LinearArgs& args, int64_t m, int64_t group, float* out) {
+  if (kernels.quantise_row != nullptr) {
+    kernels.quantise_row(row_of(args, m, group), args.x_dtype, args.w.cols, row_quant(args, m), out);
+  } else {
+    kernels.convert_row(row_of(args, m, group), args.x_dtype, args.w.cols, args.act_quant, out);
+  }
+}
+
 // Dot products; threads split the output columns.
 void few_rows(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& pool) {
   const int64_t k = args.w.cols, cols = args.w.rows / args.groups;
-  const int64_t elements = k / kernels.element_features, row_elements = args.groups * elements;
+  const int64_t elements = elements_of_row(kernels, k), row_elements = args.groups * elements;
   const float* x = static_cast<const float*>(args.x);
   int64_t x_stride = args.x_stride, group_stride = x_element(args, 0, 1);
   if (args.x_dtype != DType::kF32 || args.act_quant != ActQuant::kNone) {
     auto* converted = reinterpret_cast<float*>(args.scratch);
     for (int64_t m = 0; m < args.num_rows; ++m) {
       for (int64_t g = 0; g < args.groups; ++g) {
-        kernels.convert_row(row_of(args, m, g), args.x_dtype, k, args.act_quant,
-                            converted + m * row_elements + g * elements);
+        convert(kernels, args, m, g, converted + m * row_elements + g * elements);
       }
     }
     x = converted;
@@ -65,8 +72,8 @@ void few_rows(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& 
 
 // Packed tiles; threads split the panels of output columns.
 void many_rows(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& pool) {
-  const int64_t k = args.w.cols, cols = args.w.rows / args.groups, elements = k / kernels.element_features;
-  const PackLayout layout = pack_layout(elements, args.k_blocks);
+  const int64_t k = args.w.cols, cols = args.w.rows / args.groups, elements = elements_of_row(kernels, k);
+  const PackLayout layout = pack_layout(kernels, k, args.k_blocks);
   const RowTiles tiles = row_tiles(args.num_rows, kernels.tile_rows);
   const int64_t width = panel_width(kernels, layout, cols);
   const int64_t panel_floats = panel_bytes(k, args.k_blocks) / static_cast<int64_t>(sizeof(float));
@@ -81,8 +88,7 @@ void many_rows(const LinearKernels& kernels, const LinearArgs& args, ThreadPool&
       const int64_t group = task / tiles.count, i = task % tiles.count;
       float* converted = panels + worker * panel_floats;
       for (int64_t r = 0; r < tiles.size(i); ++r) {
-        kernels.convert_row(row_of(args, tiles.begin(i) + r, group), args.x_dtype, k, args.act_quant,
-                            converted + r * elements);
+        convert(kernels, args, tiles.begin(i) + r, group, converted + r * elements);
       }
       kernels.pack_rows(converted, elements, tiles.size(i), layout, packed_tile(group, i));
     }
@@ -109,6 +115,8 @@ void check(const LinearArgs& args) {
              args.k_blocks);
   WEFT_CHECK(args.w.cols % (4 * args.k_blocks) == 0, "K {} k_blocks {}", args.w.cols, args.k_blocks);
   WEFT_CHECK(row_elements(args.w) >= args.w.cols, "row stride {} K {}", args.w.stride, args.w.cols);
+  WEFT_CHECK(!is_int8(args.act_quant) || takes_int8(args.w), "int8 activations and {} weights", dtype_name(args.w.dtype));
+  WEFT_CHECK((args.act_quant == ActQuant::kInt8Static) == (args.static_quant != nullptr));
   WEFT_CHECK(args.w.dtype != DType::kF4E2M1 || (args.w.stride % 2 == 0 && args.w.col0 % 2 == 0),
              "F4_E2M1: row stride {}, first column {}", args.w.stride, args.w.col0);
 }
@@ -157,13 +165,28 @@ WeightMatrix weight_columns(const WeightMatrix& w, int64_t begin, int64_t end) {
 
 PackLayout pack_layout(int64_t k, int64_t k_blocks) {
   const int64_t block = k / k_blocks;
-  return {k, k_blocks, block, (block + kLanes - 1) / kLanes + 1};
+  return {k, k_blocks, block, (block + kLanes - 1) / kLanes + 1, 0};
+}
+
+PackLayout pack_layout(const LinearKernels& kernels, int64_t k, int64_t k_blocks) {
+  const int64_t elements = k / kernels.element_features;
+  if (kernels.quantise_row == nullptr) return pack_layout(elements, k_blocks);
+  return {elements, k_blocks, elements / k_blocks, 0, elements + k_blocks + 1};
+}
+
+RowQuant row_quant(const LinearArgs& args, int64_t row) {
+  return {args.static_quant, args.row_absmax == nullptr ? nullptr : args.row_absmax + row};
+}
+
+bool takes_int8(const WeightMatrix& w) {
+  return w.dtype == DType::kI8 && w.scale != nullptr && w.scale_dtype == DType::kF32 && w.block_rows == 1 &&
+         w.col0 + w.cols <= w.block_cols;
 }
 
 bool takes_bf16_pairs(const WeightMatrix& w, DType x_dtype, ActQuant act_quant, int64_t k_blocks) {
   constexpr int64_t kFeatures = 64, kFp4Features = 128;  // that are decoded at once
   constexpr int64_t kGroup = 32;                         // the fewest that share a scale
-  if (x_dtype != DType::kBF16 || act_quant == ActQuant::kInt8PerRow) return false;
+  if (x_dtype != DType::kBF16 || is_int8(act_quant)) return false;
   const bool plain = w.scale == nullptr, powers = plain || w.scale_dtype == DType::kF8E8M0;
   const auto whole = [&](int64_t features) { return w.cols / k_blocks % features == 0; };
   const bool small_groups = w.block_cols == kGroup && w.col0 % kGroup == 0;
@@ -193,8 +216,9 @@ int64_t panel_width(const LinearKernels& kernels, const PackLayout& layout, int6
   return wide ? kernels.tile_cols : kNarrow;
 }
 
-void linear_with(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& pool) {
+void linear_with(const LinearKernels& usual, const LinearArgs& args, ThreadPool& pool) {
   check(args);
+  const LinearKernels& kernels = kernels_for(usual, args.act_quant);
   if (args.num_rows == 0 || args.w.rows == 0) return;
   if (args.num_rows <= kernels.max_dot_rows(args.w.dtype)) {
     few_rows(kernels, args, pool);

@@ -31,7 +31,11 @@
 // act_quant kFp8Block128 (deepseek_v4.md 5.3): per row of x and block of 128 along the last axis (the last may be shorter;
 // groups are quantised within themselves): a = max(absmax, 1e-4); s = smallest power of two >= fp32(a * fp32(1/448));
 // x' = e4m3(clamp(x / s, +-448)) * s.
-// act_quant kInt8PerRow: per row, a = absmax; s = a / 127 (0 -> x' = 0); x' = rint(x / s) * s.
+// Activations of int8 (glm_moe_dsa.md 5.4) take I8 weights with one F32 scale per row, sum in int32 and multiply afterwards:
+//   v = (float(sum_k xq * q) * scale[n]) * s   for each of the k_blocks, added by the tree of blocks
+//   kInt8PerRow  s = absmax of the row / 127, xq = rint(x / s); all 0 where s is 0
+//   kInt8Static  s = 1, xq = clamp(rint(x / divisor * factor) + offset, -128, 127); w.bias is added to the sum of the first block
+// A row with a NaN gives NaN. All variants give the same bits.
 //
 // Threads: the pool splits rows, columns and packing work, never the inside of a sum.
 #pragma once
@@ -60,6 +64,7 @@ struct WeightMatrix {
   int64_t stride = 0;                     // elements from one row of data to the next; 0: cols
   int64_t row0 = 0, col0 = 0;             // where the view begins in the weight of those scales
   int64_t scale_stride = 0;               // scales in a row of theirs; 0: ceil(cols / block_cols)
+  const int32_t* bias = nullptr;          // kInt8Static: [rows] of the whole, or null; belongs to column 0
 };
 
 // Rows or columns [begin, end) of w, which may itself be a view; nothing is copied. y of the whole is y of its row slices side by
@@ -68,7 +73,8 @@ struct WeightMatrix {
 WeightMatrix weight_rows(const WeightMatrix& w, int64_t begin, int64_t end);
 WeightMatrix weight_columns(const WeightMatrix& w, int64_t begin, int64_t end);
 
-enum class ActQuant { kNone, kFp8Block128, kInt8PerRow };
+enum class ActQuant { kNone, kFp8Block128, kInt8PerRow, kInt8Static };
+constexpr bool is_int8(ActQuant quant) { return quant == ActQuant::kInt8PerRow || quant == ActQuant::kInt8Static; }
 
 struct LinearArgs {
   const void* x = nullptr;
@@ -80,6 +86,8 @@ struct LinearArgs {
   int64_t groups = 1;
   int64_t k_blocks = 1;
   ActQuant act_quant = ActQuant::kNone;
+  const float* static_quant = nullptr;    // kInt8Static: divisor, factor, offset
+  const float* row_absmax = nullptr;      // kInt8PerRow: [num_rows], where x is a slice of longer rows; null: of x
   void* y = nullptr;
   DType y_dtype = DType::kF32;            // kF32 or kBF16
   int64_t y_stride = 0;

@@ -11,6 +11,7 @@
 //
 // Elements: a float each (f32 kernels), or a pair of features as bf16, the first in the low half (avx512_bf16, whose K, layouts
 // and row strides count pairs; their order is that of pair_of()). Both take 32 bits, so rows are packed alike.
+// Activations of int8 have elements and packed operands of their own (linear_int8.cc); a row of them ends with its scale.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,8 @@ constexpr int64_t kMostDotRows = 16;
 struct PackLayout {
   int64_t k = 0, k_blocks = 1, block = 0;  // block = k / k_blocks
   int64_t lane_steps = 0;                  // one more than needed: lanes must not start a power of two apart (cache sets)
-  int64_t steps() const { return k_blocks * kLanes * lane_steps; }
+  int64_t more_steps = 0;                  // int8: K elements in their order, and what stands behind them
+  int64_t steps() const { return k_blocks * kLanes * lane_steps + more_steps; }
 };
 PackLayout pack_layout(int64_t k, int64_t k_blocks);
 
@@ -36,8 +38,14 @@ struct Output {
   int64_t stride = 0;
 };
 
+// How a row becomes int8.
+struct RowQuant {
+  const float* input = nullptr;   // kInt8Static: divisor, factor, offset
+  const float* absmax = nullptr;  // of a longer row
+};
+
 struct LinearKernels {
-  int64_t element_features;  // 1, or 2: pairs of bf16
+  int64_t element_features;  // 1; 2: pairs of bf16; of int8: 4, or 2 as int16
   int64_t tile_rows;  // largest number of rows of a tile
   int64_t tile_cols;  // columns of a wide panel; a narrow one has 16
 
@@ -62,7 +70,20 @@ struct LinearKernels {
   // y[0..rows, 0..cols) from both packed operands; panel width `width`, cols <= width.
   void (*tile)(const float* packed_rows, int64_t rows, const float* panel, int64_t width, int64_t cols,
                const PackLayout& layout, const Output& out);
+
+  const LinearKernels* int8 = nullptr;  // of the same level, for activations of int8
+  // Of those kernels, instead of convert_row; out may be an F32 row of x.
+  void (*quantise_row)(const void* x, DType dtype, int64_t k, const RowQuant& quant, float* out) = nullptr;
 };
+
+// The kernels for a call, the elements of one row, and the layout of packed operands.
+inline const LinearKernels& kernels_for(const LinearKernels& usual, ActQuant act_quant) {
+  return is_int8(act_quant) ? *usual.int8 : usual;
+}
+inline int64_t elements_of_row(const LinearKernels& kernels, int64_t k) {
+  return k / kernels.element_features + (kernels.quantise_row != nullptr ? 1 : 0);
+}
+PackLayout pack_layout(const LinearKernels& kernels, int64_t k, int64_t k_blocks);
 
 extern const LinearKernels kLinearKernels_avx2;
 extern const LinearKernels kLinearKernels_avx512;
@@ -71,6 +92,9 @@ extern const LinearKernels kLinearKernels_avx512_bf16;      // BF16 weights
 extern const LinearKernels kLinearKernels_avx512_bf16_fp8;  // the same, but for the order of pairs
 extern const LinearKernels kLinearKernels_avx512_bf16_fp4;
 const LinearKernels& bf16_pair_kernels(DType weight_dtype);
+
+// Weights that activations of int8 can be multiplied with: numbers with a scale for each row.
+bool takes_int8(const WeightMatrix& w);
 
 // What dot products of bf16 pairs can compute: rows of x whose elements are bf16 values, weights whose fp32 values are bf16
 // values too (but for subnormals, which the instruction takes as 0), K in whole vectors. Depends on no count of rows.
@@ -81,6 +105,10 @@ struct FeaturePair {
   int64_t first, second;
 };
 FeaturePair pair_of(DType weight_dtype, int64_t lane, int64_t step);
+// Plain code of linear_int8_ref.cc. quantise_row_ref returns the row's scale.
+float quantise_row_ref(const void* x, DType dtype, int64_t k, const RowQuant& quant, int8_t* out);
+float dot_int8_ref(const WeightMatrix& w, int64_t row, const int8_t* x, float x_scale, int64_t k_blocks);
+RowQuant row_quant(const LinearArgs& args, int64_t row);
 
 // Plain code of linear_ref.cc.
 float weight_value(const WeightMatrix& w, int64_t row, int64_t k);
@@ -101,7 +129,7 @@ inline int64_t y_element(const LinearArgs& args, int64_t m, int64_t n) {
   return m * args.y_stride + n + n / cols * apart;
 }
 
-// Drivers of linear.cc.
+// Drivers of linear.cc; kernels are those of the level, whatever the activations.
 void linear_with(const LinearKernels& kernels, const LinearArgs& args, ThreadPool& pool);
 
 // Tiles of at most `max_tile` rows, as even as possible: tile i of count covers [begin, begin + size).

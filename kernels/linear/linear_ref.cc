@@ -14,7 +14,6 @@ namespace {
 constexpr int64_t kFp8Block = 128;
 constexpr float kFp8MinAbsmax = 1e-4f;
 constexpr float kFp8Max = 448.0f;
-constexpr float kInt8Max = 127.0f;
 
 float element(const void* x, DType dtype, int64_t i) {
   return dtype == DType::kF32 ? static_cast<const float*>(x)[i] : to_float(static_cast<const bf16*>(x)[i]);
@@ -41,13 +40,6 @@ void quantise_fp8(float* x, int64_t n) {
   const float a = absmax(x, n, kFp8MinAbsmax);
   const float scale = power_of_two_above(a * (1.0f / kFp8Max));
   for (int64_t i = 0; i < n; ++i) x[i] = e4m3_to_float(float_to_e4m3(x[i] / scale)) * scale;
-}
-
-void quantise_int8(float* x, int64_t n) {
-  const float scale = absmax(x, n, 0) / kInt8Max;
-  for (int64_t i = 0; i < n; ++i) {
-    x[i] = scale == 0 && !std::isnan(x[i]) ? 0 : std::nearbyint(x[i] / scale) * scale;
-  }
 }
 
 float lane_tree(float (&lane)[kLanes]) {
@@ -92,25 +84,51 @@ float dot(BlockSum* block_sum_of, const WeightMatrix& w, int64_t row, const floa
   return sum[0];
 }
 
+void write(const LinearArgs& args, int64_t m, int64_t n, float y) {
+  const int64_t i = y_element(args, m, n);
+  if (args.y_dtype == DType::kF32) {
+    static_cast<float*>(args.y)[i] = y;
+  } else {
+    static_cast<bf16*>(args.y)[i] = to_bf16(y);
+  }
+}
+
+const std::byte* row_of(const LinearArgs& args, int64_t m, int64_t group) {
+  return static_cast<const std::byte*>(args.x) + x_element(args, m, group) * dtype_bits(args.x_dtype) / 8;
+}
+
+void linear_of_int8(const LinearArgs& args, ThreadPool& pool) {
+  const int64_t k = args.w.cols, cols = args.w.rows / args.groups, rows = args.num_rows * args.groups;
+  auto* scales = reinterpret_cast<float*>(args.scratch);
+  auto* x = reinterpret_cast<int8_t*>(scales + rows);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t m = i / args.groups;
+    scales[i] = quantise_row_ref(row_of(args, m, i % args.groups), args.x_dtype, k, row_quant(args, m), x + i * k);
+  }
+  pool.parallel_for(args.w.rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t n = begin; n < end; ++n) {
+      for (int64_t m = 0; m < args.num_rows; ++m) {
+        const int64_t i = m * args.groups + n / cols;
+        write(args, m, n, dot_int8_ref(args.w, n, x + i * k, scales[i], args.k_blocks));
+      }
+    }
+  });
+}
+
 void linear_with_dot(DotRef* dot_of, const LinearArgs& args, ThreadPool& pool) {
+  if (is_int8(args.act_quant)) return linear_of_int8(args, pool);
   const int64_t k = args.w.cols, cols = args.w.rows / args.groups;
   auto* x = reinterpret_cast<float*>(args.scratch);
   for (int64_t m = 0; m < args.num_rows; ++m) {
     for (int64_t g = 0; g < args.groups; ++g) {
-      const auto* row = static_cast<const std::byte*>(args.x) + x_element(args, m, g) * dtype_bits(args.x_dtype) / 8;
-      convert_row_ref(row, args.x_dtype, k, args.act_quant, x + (m * args.groups + g) * k);
+      convert_row_ref(row_of(args, m, g), args.x_dtype, k, args.act_quant, x + (m * args.groups + g) * k);
     }
   }
   pool.parallel_for(args.w.rows, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t n = begin; n < end; ++n) {
       for (int64_t m = 0; m < args.num_rows; ++m) {
         const float y = dot_of(args.w, n, x + (m * args.groups + n / cols) * k, args.k_blocks);
-        const int64_t i = y_element(args, m, n);
-        if (args.y_dtype == DType::kF32) {
-          static_cast<float*>(args.y)[i] = y;
-        } else {
-          static_cast<bf16*>(args.y)[i] = to_bf16(y);
-        }
+        write(args, m, n, y);
       }
     }
   });
@@ -145,7 +163,6 @@ float weight_value(const WeightMatrix& w, int64_t row, int64_t k) {
 
 void convert_row_ref(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out) {
   for (int64_t i = 0; i < k; ++i) out[i] = element(x, dtype, i);
-  if (act_quant == ActQuant::kInt8PerRow) quantise_int8(out, k);
   if (act_quant != ActQuant::kFp8Block128) return;
   for (int64_t begin = 0; begin < k; begin += kFp8Block) quantise_fp8(out + begin, std::min(kFp8Block, k - begin));
 }

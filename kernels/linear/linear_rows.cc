@@ -66,22 +66,11 @@ void quantise_fp8(float* x, int64_t n) {
   }
 }
 
-void quantise_int8(float* x, int64_t n) {
-  const float scale = absmax(x, n, 0) / 127.0f;
-  for (int64_t i = 0; i < n; i += kVector) {
-    const int64_t count = at_most(kVector, n - i);
-    const F16 v = f_load_first(x + i, count);
-    const F16 rounded = scale == 0 ? f_select_nan(v, v, f_zero()) : f_mul(f_rint(f_div(v, f_set(scale))), f_set(scale));
-    f_store_first(x + i, rounded, count);
-  }
-}
-
 }  // namespace
 
 void WEFT_ISA_NAME(linear_convert_row)(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out);
 void WEFT_ISA_NAME(linear_convert_row)(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out) {
   load_row(x, dtype, k, out);
-  if (act_quant == ActQuant::kInt8PerRow) quantise_int8(out, k);
   if (act_quant != ActQuant::kFp8Block128) return;
   for (int64_t begin = 0; begin < k; begin += kFp8Block) quantise_fp8(out + begin, at_most(kFp8Block, k - begin));
 }

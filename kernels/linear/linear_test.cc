@@ -97,7 +97,7 @@ TEST(linear, weights_at_odd_addresses) {
 }
 
 TEST(linear, activation_quantisation) {
-  for (ActQuant act_quant : {ActQuant::kFp8Block128, ActQuant::kInt8PerRow}) {
+  for (ActQuant act_quant : {ActQuant::kFp8Block128}) {
     for (Values values : {Values::kUsual, Values::kAnyCode}) {
       for (DType dtype : {DType::kF32, DType::kBF16}) {
         for (int64_t k : {60, 128, 320}) {

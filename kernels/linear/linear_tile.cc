@@ -292,6 +292,7 @@ int64_t max_dot_rows(DType weight_dtype) {
 }  // namespace
 
 extern const LinearKernels WEFT_ISA_NAME(kLinearKernels);
+extern const LinearKernels WEFT_ISA_NAME(kInt8Kernels);
 const LinearKernels WEFT_ISA_NAME(kLinearKernels) = {
     1,
     kTileRows,
@@ -302,6 +303,7 @@ const LinearKernels WEFT_ISA_NAME(kLinearKernels) = {
     WEFT_ISA_NAME(linear_pack_rows),
     pack_weights,
     tile,
+    &WEFT_ISA_NAME(kInt8Kernels),
 };
 
 }  // namespace weft

@@ -37,6 +37,7 @@ std::string_view bench_limit_name(BenchLimit limit) {
   switch (limit) {
     case BenchLimit::kReadBandwidth: return "read bandwidth";
     case BenchLimit::kF32Flops: return "f32 FMA peak";
+    case BenchLimit::kInt8Ops: return "int8 dot peak";
     case BenchLimit::kOneDnn: return "oneDNN f32";
     case BenchLimit::kShareOfLayer: return "share of layer";
   }
@@ -60,6 +61,7 @@ Result<std::vector<KernelBenchResult>> bench_kernels(const KernelBenchOptions& o
   BenchRunner runner(options, machine, progress, pool);
   if (options.flash) WEFT_RETURN_IF_ERROR(bench_model(runner, kFlash));
   if (options.pro) WEFT_RETURN_IF_ERROR(bench_model(runner, kPro));
+  if (options.glm) WEFT_RETURN_IF_ERROR(bench_glm(runner));
   return runner.take();
 }
 

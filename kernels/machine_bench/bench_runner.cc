@@ -125,6 +125,7 @@ KernelBenchResult BenchRunner::finished(KernelBenchResult row, std::vector<doubl
   row.compute_ratio = peak > 0 ? row.flops / row.seconds / peak : 0;
   if (row.limit == BenchLimit::kReadBandwidth) row.ratio = row.bandwidth_ratio;
   if (row.limit == BenchLimit::kF32Flops) row.ratio = row.flops_ratio;
+  if (row.limit == BenchLimit::kInt8Ops) row.ratio = row.flops / row.seconds / machine_.int8_dot_ops_per_s;
   return row;
 }
 

@@ -87,5 +87,6 @@ Status bench_experts(BenchRunner& runner, const BenchModel& model);
 Status bench_canonical_blocks(BenchRunner& runner, const BenchModel& model);
 Status bench_attention(BenchRunner& runner, const BenchModel& model);
 Status bench_rows(BenchRunner& runner, const BenchModel& model);
+Status bench_glm(BenchRunner& runner);
 
 }  // namespace weft

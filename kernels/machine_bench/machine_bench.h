@@ -4,7 +4,7 @@
 //
 // measure_machine: read bandwidth with 1..N threads (a buffer larger than the last-level cache) and the peaks of fused
 // multiply-adds in f32, of bf16 dot products and of int8 dot products, where the level has them.
-// bench_kernels: the kernels at the shapes of DeepSeek-V4-Flash and -Pro, each beside the limit that measure_machine
+// bench_kernels: the kernels at the shapes of DeepSeek-V4-Flash and -Pro, and of GLM-5 what those have not, each beside the limit that measure_machine
 // found.
 //
 // Nothing here is used by the engine itself. Times are wall times of one call after a warm-up; weights larger than the
@@ -47,11 +47,11 @@ struct KernelBenchOptions {
   double min_seconds = 0.4;  // per row of the table
   int min_repetitions = 5;
   std::string filter;             // only rows whose "kernel shape" contains this; empty: all
-  bool flash = true, pro = true;  // whose shapes
+  bool flash = true, pro = true, glm = true;  // whose shapes
 };
 
-enum class BenchLimit { kReadBandwidth, kF32Flops, kOneDnn, kShareOfLayer };
-// "read bandwidth", "f32 FMA peak", "oneDNN f32", "share of layer"
+enum class BenchLimit { kReadBandwidth, kF32Flops, kInt8Ops, kOneDnn, kShareOfLayer };
+// "read bandwidth", "f32 FMA peak", "int8 dot peak", "oneDNN f32", "share of layer"
 std::string_view bench_limit_name(BenchLimit limit);
 
 struct KernelBenchResult {
