@@ -28,10 +28,11 @@ struct Output {
 
 class ModelCommands : public ::testing::Test {
  protected:
-  // `args` as for a shell; @S is the sample, @N a model without draft layer and tokenizer, @T a folder for files.
+  // `args` as for a shell; @S is the sample, @N a model without draft layer and tokenizer, @G golden cases of GLM-5, @T a folder for files.
   Output weft(std::string args) const {
     const std::pair<std::string, std::string> names[] = {
-        {"@S", kData + "/sample/austen-v4"}, {"@N", kData + "/golden/deepseek_v4/f32_small"}, {"@T", folder()}};
+        {"@S", kData + "/sample/austen-v4"}, {"@N", kData + "/golden/deepseek_v4/f32_small"},
+        {"@G", kData + "/golden/glm_moe_dsa"}, {"@T", folder()}};
     for (const auto& [name, value] : names) {
       for (size_t at; (at = args.find(name)) != std::string::npos;) args.replace(at, name.size(), value);
     }
@@ -63,8 +64,9 @@ TEST_F(ModelCommands, BadUseHasOneMessageAndCode2) {
   const BadUse uses[] = {
       {"inspect", "MODEL is required (see weft inspect --help)"},
       {"inspect nope",
-       "'nope' is not a model folder, not a config file and not a shipped config (shipped: deepseek-v4-flash, "
-       "deepseek-v4-flash-0731, deepseek-v4-flash-20260424, deepseek-v4-pro, deepseek-v4-pro-0813)"},
+       "'nope' is not a model folder, not a config file and not a shipped config (shipped: deepseek-v3.2, deepseek-v4-flash, "
+       "deepseek-v4-flash-0731, deepseek-v4-flash-20260424, deepseek-v4-pro, deepseek-v4-pro-0813, glm-5, glm-5-fp8, glm-5.1, "
+       "glm-5.1-fp8, glm-5.1-w8a8, glm-5.2, glm-5.2-fp8)"},
       {"inspect deepseek-v4.1-flash", "DeepSeek-V4.1 is another architecture and is not supported"},
       {"inspect @T", "config.json: cannot open: No such file or directory"},
       {"inspect @S/tokenizer_config.json", "'model_type' is missing; it names the model family"},
@@ -78,6 +80,8 @@ TEST_F(ModelCommands, BadUseHasOneMessageAndCode2) {
       {"synth deepseek-v4-flash @T/x --layers 0,b",
        "--layers: expected a whole number from 0 to 2147483647, found 'b' in '0,b' (see weft"},
       {"synth deepseek-v4-flash @T/x --hidden 100", "hidden_size 100 is not divisible by the FP4 scale block 32"},
+      {"synth glm-5.2 @T/x --layers 3,6", "--layers: layer 3 reuses the selection of a layer before it; begin with one that has an indexer"},
+      {"synth glm-5 @T/x --layers 3,0", "--layers: layer 0 is dense and must come before 3"},
       {"synth @N @T/x --mtp", "--mtp: this config has no draft layer"},
       {"dump @S --tensor x --out @T/f", "nothing to run: give -p TEXT or --ids 1,2,3"},
       {"dump @S -p x --ids 1 --tensor x --out @T/f", "--prompt excludes --ids (see weft dump --help)"},
@@ -131,7 +135,15 @@ TEST_F(ModelCommands, InspectEveryShippedConfig) {
                         {"deepseek-v4-flash-20260424", 159609485896, 69187, 290942289362},
                         {"deepseek-v4-flash-0731", 166878536440, 72317, 304178091454},
                         {"deepseek-v4-pro", 864704792696, 145116, 1598837347742},
-                        {"deepseek-v4-pro-0813", 892727580904, 149782, 0}};
+                        {"deepseek-v4-pro-0813", 892727580904, 149782, 0},
+                        {"deepseek-v3.2", 689468986496, 92425, 685355329792},
+                        {"glm-5", 1507728316928, 59870, 753864139008},
+                        {"glm-5-fp8", 756162687872, 119028, 753864139008},
+                        {"glm-5.1", 1507728316928, 59870, 753864139008},
+                        {"glm-5.1-fp8", 756162687872, 119028, 753864139008},
+                        {"glm-5.1-w8a8", 764607680088, 178663, 0},
+                        {"glm-5.2", 1506659919872, 59585, 753329940480},
+                        {"glm-5.2-fp8", 755617140416, 118629, 753329940480}};
   for (const Case& c : cases) {
     const Json j = json(std::string("inspect ") + c.name);
     EXPECT_EQ(j["bytes"]["total"], c.bytes) << c.name;
@@ -144,6 +156,8 @@ TEST_F(ModelCommands, InspectEveryShippedConfig) {
   // 128), bf16.
   EXPECT_EQ(json("inspect deepseek-v4-flash")["caches"]["growth_bytes_per_token"],
             21 * (512 + 128) * 2 / 4.0 + 20 * 512 * 2 / 128.0);
+  // glm_moe_dsa.md 3: 78 latents of 576 and 21 index keys of 128, and those of the draft layer.
+  EXPECT_EQ(json("inspect glm-5.2")["caches"]["growth_bytes_per_token"], 95232 + 1408);
 }
 
 TEST_F(ModelCommands, InspectWeights) {
@@ -202,6 +216,44 @@ TEST_F(ModelCommands, SynthMakesAModelThatRuns) {
   for (int64_t i = 0; i < route.shape().num_elements(); ++i) ++used[static_cast<size_t>(route.as<int32_t>()[i])];
   EXPECT_LE(*std::max_element(used.begin(), used.end()), 10);
   EXPECT_GE(std::count_if(used.begin(), used.end(), [](int count) { return count > 0; }), 8);
+}
+
+// The other family through the same commands: a checkpoint from a published config runs, and its values can be looked at.
+TEST_F(ModelCommands, SynthOfGlm) {
+  const Json made = json("synth glm-5.2 @T/out --layers 0,2,3,6 --mtp --experts 8 --hidden 128 --vocab 512 --seed 3");
+  const Json seen = json("inspect @T/out");
+  EXPECT_EQ(seen["bytes"]["total"], made["bytes"]);
+  EXPECT_EQ(seen["family"], "glm_moe_dsa");
+  EXPECT_EQ(seen["dimensions"]["num_hidden_layers"], 4);
+  const Json dumped = json(
+      "dump @T/out --ids 5,17,300,400,77,102,9,204,31,511 --tensor logits --tensor 'layers.2.route' --tensor 'layers.*.topk' "
+      "--out @T/values --dtype f32");
+  EXPECT_EQ(dumped["tensors"].size(), 5u);  // layer 2 of the checkpoint reuses a selection
+  const auto file = SafetensorsFile::open(dir_.path() / "values");
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  EXPECT_EQ((*file)->find("layers.2.topk"), nullptr);
+  const TensorView logits = (*file)->view(*(*file)->find("logits")), topk = (*file)->view(*(*file)->find("layers.3.topk"));
+  ASSERT_EQ(to_string(logits.type), "F32[10,512]");
+  ASSERT_EQ(to_string(topk.type), "I32[10,2048]");
+  for (int64_t t = 0; t < 10; ++t) {
+    for (int64_t j = 0; j < 12; ++j) EXPECT_EQ(topk.as<int32_t>()[t * 2048 + j], j <= t ? j : -1);
+  }
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < logits.shape().num_elements(); ++i) {
+    ASSERT_TRUE(std::isfinite(logits.as<float>()[i]));
+    sum += logits.as<float>()[i];
+    squares += static_cast<double>(logits.as<float>()[i]) * logits.as<float>()[i];
+  }
+  const auto n = static_cast<double>(logits.shape().num_elements());
+  EXPECT_GT(squares / n - sum / n * sum / n, 0.1);
+}
+
+TEST_F(ModelCommands, SynthOfInt8) {
+  const Json made = json("synth glm-5.1-w8a8 @T/out --layers 0,3 --mtp --experts 8 --hidden 128 --vocab 256");
+  const Json seen = json("inspect @T/out");
+  EXPECT_EQ(seen["bytes"]["total"], made["bytes"]);
+  EXPECT_TRUE(fs::exists(dir_.path() / "out/quant_model_description.json"));
+  EXPECT_EQ(weft("dump @T/out --ids 5,17,200 --tensor logits --out @T/values --dtype f32").code, 0);
 }
 
 TEST_F(ModelCommands, DumpIsTheSameForEveryStepSize) {

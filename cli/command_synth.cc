@@ -32,6 +32,7 @@ class SynthCommand : public Command {
 
   Status run(Console& console) override {
     WEFT_ASSIGN_OR_RETURN(const auto checkpoint, open_location(config_));
+    plan_.int8 = checkpoint->quant_description().has_value();
     WEFT_ASSIGN_OR_RETURN(const SynthPlan plan, plan_synth(checkpoint->config(), checkpoint->config_name(), plan_));
     const auto total = static_cast<double>(plan.bytes());
     const std::vector<int> cores = usable_cores();

@@ -1,8 +1,13 @@
 #include "models/layout_graph.h"
 
+#include <algorithm>
+#include <cstdlib>
+
 #include <fmt/format.h>
 
+#include "base/int_math.h"
 #include "comm/bytes.h"
+#include "graph/ops/linear_op.h"
 #include "graph/passes/shard.h"
 
 namespace weft {
@@ -97,6 +102,13 @@ Placements weight_placement(const Layout& layout, StepPhase phase, WeightSplit s
   return placements;
 }
 
+std::string check_canonical_blocks(std::string_view what, int64_t inputs, int64_t tp) {
+  const int64_t blocks = canonical_blocks(inputs);
+  if (blocks % tp == 0) return "";
+  return fmt::format("{} has {} inputs, a sum of {} canonical blocks, which tp {} does not divide; usable sizes: {}", what, inputs,
+                     blocks, tp, usable_sizes(blocks));
+}
+
 Status check_executable(const Layout& layout) {
   WEFT_RETURN_IF_ERROR(check_layout(layout));
   static const LayoutRule<> kRules[] = {
@@ -148,11 +160,33 @@ Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOp
   return shard(graph, shard_options);
 }
 
+Result<std::vector<int64_t>> stage_begins(const Model& model, int64_t stages) {
+  const int64_t layers = model.num_layers();
+  std::vector<int64_t> usable;  // besides 0
+  for (int64_t layer = 1; layer < layers; ++layer) {
+    if (model.begins_stage(layer)) usable.push_back(layer);
+  }
+  if (stages > static_cast<int64_t>(usable.size()) + 1) {
+    return invalid_argument(fmt::format("{} pipeline stages for {} layers, of which {} may begin one", stages, layers, usable.size() + 1));
+  }
+  std::vector<int64_t> begins = {0};
+  auto next = usable.begin();
+  for (int64_t stage = 1; stage < stages; ++stage) {
+    const int64_t wanted = ceil_div(stage * layers, stages);
+    const auto end = usable.end() - (stages - 1 - stage);  // the later stages need one each
+    const auto best = std::min_element(next, end, [&](int64_t a, int64_t b) { return std::abs(a - wanted) < std::abs(b - wanted); });
+    begins.push_back(*best);
+    next = best + 1;
+  }
+  return begins;
+}
+
 Result<StageGraph> build_stage(const Model& model, GraphKind kind, const GraphOptions& options, const Layout& layout,
                                StepPhase phase, int stage) {
   WEFT_ASSIGN_OR_RETURN(Graph graph, build_for_layout(model, kind, options, layout, phase));
   if (layout.mesh.pp == 1) return StageGraph{std::move(graph), {}, {}};
-  return pipeline_stage(graph, stage, layout.mesh.pp, kind == GraphKind::kTrunk ? model.num_layers() : 0);
+  WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> begins, stage_begins(model, layout.mesh.pp));
+  return pipeline_stage(graph, stage, begins);
 }
 
 }  // namespace weft

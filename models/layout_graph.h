@@ -21,9 +21,15 @@ Placements weight_placement(const Layout& layout, StepPhase phase, WeightSplit s
 Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOptions& options, const Layout& layout,
                                StepPhase phase);
 
+// The first layer of every pipeline stage, near equal shares. An error when fewer layers may begin one.
+Result<std::vector<int64_t>> stage_begins(const Model& model, int64_t stages);
+
 // The part of it that the ranks of one pipeline stage run.
 Result<StageGraph> build_stage(const Model& model, GraphKind kind, const GraphOptions& options, const Layout& layout,
                                StepPhase phase, int stage);
+
+// The sum over the inputs of a row-parallel layer is split in whole canonical blocks: what is wrong with that, or "".
+std::string check_canonical_blocks(std::string_view what, int64_t inputs, int64_t tp);
 
 // Rules that hold for every family: what weft can execute today.
 Status check_executable(const Layout& layout);

@@ -34,6 +34,9 @@ struct StepShape {
   bool operator==(const StepShape&) const = default;
 };
 
+// What a draft continues: the step of the main model, or the draft before.
+enum class DraftFrom { kTrunk, kDraft };
+
 struct GraphOptions {
   NumericMode mode;
   StepShape shape;
@@ -42,6 +45,7 @@ struct GraphOptions {
   // Rows of each row set (graph/row_sets.h) where they are known, as for one step of a plan; 0: the most that a split can give.
   std::array<int64_t, 4> rows_of_set{};
   bool canonical_sums = true;        // false: a sum may be split over any number of ranks (other engines' layouts, planned only)
+  DraftFrom draft_from = DraftFrom::kTrunk;  // draft graph
 };
 
 // What a weight value is, for accounts of memory.
@@ -54,7 +58,8 @@ struct WeightInfo {
 // Names of values that the runtime looks for in a graph.
 inline constexpr std::string_view kTokensInput = "tokens";        // I32 [tokens]
 inline constexpr std::string_view kPositionsInput = "positions";  // I32 [tokens]
-inline constexpr std::string_view kHiddenInput = "hidden_in";     // draft graph: residual streams of the trunk (or of a draft)
+inline constexpr std::string_view kHiddenInput = "hidden_in";     // draft graph: from the trunk (or from a draft)
+inline constexpr std::string_view kSelectionInput = "selection_in";  // draft graph: I32 [tokens, k], the picks of the first draft
 inline constexpr std::string_view kLogitsResult = "logits";       // F32 [logits, vocab]
 
 // One model: a config, and its weights when a checkpoint was given.
@@ -74,19 +79,27 @@ class Model {
 
   // Per-request state of trunk and draft layers.
   virtual std::vector<CacheSpec> caches(const NumericMode& mode, const CacheCapacity& capacity) const = 0;
-  // The layer's output, a result of the graph for the last layer when there are draft layers ("hidden.<l>" of the golden files) and selection ("topk.<l>"): value names in the trunk graph.
+  // The layer's output ("hidden.<l>" of the golden files) and selection ("topk.<l>"): value names in the trunk graph, and
+  // of the selection of a draft layer (they follow the others) in the draft graph.
   virtual std::string hidden_value(int64_t layer) const = 0;
   virtual std::optional<std::string> selection_value(int64_t layer) const = 0;
 
   // Equal texts: the layers' parts of the graph differ in the layer's name alone. By default no two layers are equal.
   virtual std::string layer_kind(int64_t layer) const { return fmt::format("layer {}", layer); }
 
+  // Whether a pipeline stage may begin with the layer: not where it uses more of earlier layers than the output of the last.
+  virtual bool begins_stage(int64_t layer) const { return true; }
+
   virtual Result<Graph> build(const GraphOptions& options) const = 0;
   // Draft (MTP) layers that can be run; 0: none.
   virtual int64_t num_draft_layers() const = 0;
   virtual Result<Graph> build_draft(const GraphOptions& options) const = 0;
-  // Value of the draft graph that takes the place of kHiddenInput when the next token is drafted.
-  virtual std::string draft_hidden_value() const = 0;
+  // Inputs of the draft graph that are results of the graph that it continues: one row for every token. What a draft graph does not
+  // make anew it passes on. Another number of links when a draft continues a draft means another graph, too.
+  struct DraftLink {
+    std::string result, input;
+  };
+  virtual std::vector<DraftLink> draft_links(DraftFrom from) const = 0;
 
   // Of a weight value; a scale is whole unless it is stacked with its experts.
   virtual WeightSplit weight_split(std::string_view value_name) const = 0;

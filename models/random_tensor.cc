@@ -145,6 +145,7 @@ void fill_random(const RandomTensor& t, uint64_t key, int64_t first_byte, std::s
   };
   const auto a = static_cast<float>(t.a), b = static_cast<float>(t.b);
   switch (t.fill) {
+    case Fill::kZero: return static_cast<void>(std::memset(out.data(), 0, out.size()));
     case Fill::kNormal:
       return fill_floats(t.type.dtype, words, first_byte, out, [=](uint64_t word) { return a + b * normal(word); });
     case Fill::kUniform:
@@ -154,6 +155,11 @@ void fill_random(const RandomTensor& t, uint64_t key, int64_t first_byte, std::s
       needs(DType::kF8E4M3);
       const auto& codes = e4m3_codes();
       return fill_bytes(words, first_byte, out, [&](uint8_t byte) { return codes[byte]; });
+    }
+    case Fill::kInt8: {
+      constexpr uint8_t kLowest = 0x80;  // -128, which has no opposite
+      needs(DType::kI8);
+      return fill_bytes(words, first_byte, out, [](uint8_t byte) { return byte == kLowest ? uint8_t{0} : byte; });
     }
     case Fill::kE2m1: needs(DType::kI8); return fill_bytes(words, first_byte, out, [](uint8_t byte) { return byte; });
     case Fill::kScale: needs(DType::kF8E8M0); return fill_scale(t.a, words, first_byte, out);

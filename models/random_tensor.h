@@ -14,9 +14,11 @@
 namespace weft {
 
 enum class Fill {
+  kZero,      // any type
   kNormal,    // F32, BF16: mean a, standard deviation b (a sum of four uniform numbers: within 3.5 b)
   kUniform,   // F32, BF16: in [a, b)
   kE4m3,      // F8_E4M3: a normal distribution over the whole range, std kE4m3Std
+  kInt8,      // I8: all codes from -127 to 127 alike (0 twice as often), std kInt8Std
   kE2m1,      // I8, two FP4 codes a byte: all codes alike, std kE2m1Std
   kScale,     // F8_E8M0: two neighbouring powers of two whose root mean square is a
   kDistinct,  // I64 [rows, k]: k different numbers of 0 .. a - 1 in every row, a >= k
@@ -24,6 +26,7 @@ enum class Fill {
 
 // Standard deviation of what the codes stand for, before the scale.
 double e4m3_std();
+inline constexpr double kInt8Std = 73.46767997681357;  // sqrt(2 * (1 + 4 + ... + 127^2) / 256)
 inline constexpr double kE2m1Std = 2.926174978967905;  // sqrt(mean of 0, 0.25, 1, 2.25, 4, 9, 16, 36)
 
 struct RandomTensor {

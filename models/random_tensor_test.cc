@@ -35,6 +35,10 @@ std::vector<double> values(const RandomTensor& t, const std::vector<std::byte>& 
       case DType::kF8E4M3: out.push_back(e4m3_to_float(u8[i])); break;
       case DType::kF8E8M0: out.push_back(e8m0_to_float(u8[i])); break;
       case DType::kI8:
+        if (t.fill == Fill::kInt8) {
+          out.push_back(static_cast<int8_t>(u8[i]));
+          break;
+        }
         out.push_back(e2m1_to_float(u8[i] & 15));
         out.push_back(e2m1_to_float(u8[i] >> 4));
         break;
@@ -58,6 +62,7 @@ std::vector<Case> cases() {
       {"uniform f32", {{DType::kF32, shape}, Fill::kUniform, 0.8, 1.2}, 1, 0.4 / std::sqrt(12.0)},
       {"uniform bf16", {{DType::kBF16, shape}, Fill::kUniform, -1, 1}, 0, 2 / std::sqrt(12.0)},
       {"e4m3", {{DType::kF8E4M3, shape}, Fill::kE4m3}, 0, e4m3_std()},
+      {"int8", {{DType::kI8, shape}, Fill::kInt8}, 0, kInt8Std},
       {"e2m1", {{DType::kI8, shape}, Fill::kE2m1}, 0, kE2m1Std},
   };
 }

@@ -1,6 +1,8 @@
 // One line per family.
 #include "models/deepseek_v4/deepseek_v4.h"
 #include "models/deepseek_v4/synth.h"
+#include "models/glm_moe_dsa/glm_moe_dsa.h"
+#include "models/glm_moe_dsa/synth.h"
 #include "models/model.h"
 #include "models/synth.h"
 
@@ -17,6 +19,8 @@ struct Family {
 constexpr Family kFamilies[] = {
     {"deepseek_v4", deepseek_v4::open, deepseek_v4::plan_synth},
     {"deepseek_v41", deepseek_v4::open, deepseek_v4::plan_synth, false},
+    {"glm_moe_dsa", glm_moe_dsa::open, glm_moe_dsa::plan_synth},
+    {"deepseek_v32", glm_moe_dsa::open, glm_moe_dsa::plan_synth},
 };
 
 Result<const Family*> find_family(const Json& config, const std::string& where) {

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "io/quant_description.h"
 #include "io/safetensors_writer.h"
 #include "tensor/buffer.h"
 
@@ -189,6 +190,9 @@ Status write_synth(const SynthPlan& plan, const fs::path& out, const SynthWrite&
   WEFT_RETURN_IF_ERROR(
       check_space(folder->path(), plan.bytes() + static_cast<int64_t>(plan.tensors.size()) * kHeaderBytesPerTensor));
   WEFT_RETURN_IF_ERROR(write_file(folder->path() / "config.json", plan.config.dump(2) + "\n"));
+  if (!plan.quant_description.is_null()) {
+    WEFT_RETURN_IF_ERROR(write_file(folder->path() / QuantDescription::kFileName, plan.quant_description.dump(2) + "\n"));
+  }
   for (const fs::path& file : options.copies) {
     std::error_code error;
     fs::copy_file(file, folder->path() / file.filename(), error);

@@ -20,6 +20,7 @@ struct SynthOptions {
   std::vector<int64_t> layers = {};  // layers of the config to keep, with their kinds; empty: all
   bool mtp = false;                  // keep the draft layers
   std::optional<int64_t> hidden_size = {}, experts = {}, vocab_size = {};
+  bool int8 = false;                 // there is a quant_model_description.json: int8 weights, which it names in the copy
 };
 
 struct SynthTensor {
@@ -29,6 +30,7 @@ struct SynthTensor {
 
 struct SynthPlan {
   Json config;  // config.json of the new checkpoint
+  Json quant_description = {};  // its quant_model_description.json; null: none
   std::vector<SynthTensor> tensors;
   int64_t bytes() const;
 };

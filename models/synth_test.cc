@@ -127,7 +127,7 @@ TEST(Synth, Errors) {
       {Json::object(), {}, "config.json: 'model_type' is missing; it names the model family"},
       {Json{{"model_type", "gpt2"}},
        {},
-       "config.json: model_type 'gpt2' is not a family that weft knows (known: deepseek_v4)"},
+       "config.json: model_type 'gpt2' is not a family that weft knows (known: deepseek_v4 glm_moe_dsa deepseek_v32)"},
   };
   for (const Case& c : cases) {
     const auto plan = plan_synth(c.config, "config.json", c.options);

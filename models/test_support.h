@@ -41,10 +41,11 @@ class ForwardingModel : public Model {
   std::string hidden_value(int64_t layer) const override { return model_->hidden_value(layer); }
   std::optional<std::string> selection_value(int64_t layer) const override { return model_->selection_value(layer); }
   std::string layer_kind(int64_t layer) const override { return model_->layer_kind(layer); }
+  bool begins_stage(int64_t layer) const override { return model_->begins_stage(layer); }
   Result<Graph> build(const GraphOptions& options) const override { return model_->build(options); }
   int64_t num_draft_layers() const override { return model_->num_draft_layers(); }
   Result<Graph> build_draft(const GraphOptions& options) const override { return model_->build_draft(options); }
-  std::string draft_hidden_value() const override { return model_->draft_hidden_value(); }
+  std::vector<DraftLink> draft_links(DraftFrom from) const override { return model_->draft_links(from); }
   WeightSplit weight_split(std::string_view value_name) const override { return model_->weight_split(value_name); }
   WeightInfo weight_info(std::string_view value_name) const override { return model_->weight_info(value_name); }
   Status check_layout(const Layout& layout) const override { return model_->check_layout(layout); }

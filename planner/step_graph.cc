@@ -29,6 +29,8 @@ class Builder {
   Result<StepGraph> build() {
     if (setting_.expanded || key_.kind == GraphKind::kDraft) return build_from({});
     const int64_t layers = static_cast<int64_t>(kinds_.size());
+    WEFT_ASSIGN_OR_RETURN(begins_, stage_begins(*setting_.model, setting_.layout.mesh.pp));
+    begins_.push_back(layers);
     for (int64_t periods = kFewestPeriods;; ++periods) {
       WEFT_ASSIGN_OR_RETURN(StepGraph step, build_from(shares(periods)));
       if (periods >= layers || settled(step)) return step;
@@ -42,8 +44,8 @@ class Builder {
 
   // Layers of the stage, and of its neighbours what it exchanges values with.
   std::vector<LayerShare> shares(int64_t periods) {
-    const int64_t layers = static_cast<int64_t>(kinds_.size()), stages = setting_.layout.mesh.pp, stage = key_.stage;
-    const auto begin = [&](int64_t s) { return stage_begin(s, stages, layers); };
+    const int64_t stages = setting_.layout.mesh.pp, stage = key_.stage;
+    const auto begin = [&](int64_t s) { return begins_[static_cast<size_t>(s)]; };
     std::vector<LayerShare> all;
     const auto append = [&](const std::vector<LayerShare>& more) { all.insert(all.end(), more.begin(), more.end()); };
     if (stage > 0) append(distinct_layers(kinds_of(begin(stage - 1), begin(stage)), begin(stage - 1), periods));
@@ -150,6 +152,7 @@ class Builder {
   const StepSetting& setting_;
   const StepKey& key_;
   std::vector<std::string> kinds_;
+  std::vector<int64_t> begins_;  // first layer of every stage, then the number of layers
   std::vector<LayerShare> shares_;
   size_t own_begin_ = 0, own_end_ = 0;  // of the stage, in shares_
   std::vector<int64_t> made_, last_use_;

@@ -73,8 +73,10 @@ Result<std::unique_ptr<RankEngine>> RankEngine::create(std::shared_ptr<const Mod
   return engine;
 }
 
-GraphOptions RankEngine::graph_options(int64_t tokens, int64_t logits) const {
-  return {options_.mode, {tokens, logits}, caches_.capacity()};
+GraphOptions RankEngine::graph_options(const ShapeKey& key) const {
+  GraphOptions options{options_.mode, {key.tokens, key.logits}, caches_.capacity()};
+  options.draft_from = key.from;
+  return options;
 }
 
 Status RankEngine::join_groups(Communicator* world) {
@@ -96,7 +98,7 @@ Status RankEngine::join_groups(Communicator* world) {
 }
 
 Result<StageGraph> RankEngine::build(const ShapeKey& key) const {
-  return build_stage(*model_, key.kind, graph_options(key.tokens, key.logits), options_.layout, key.phase,
+  return build_stage(*model_, key.kind, graph_options(key), options_.layout, key.phase,
                      ranks_.index_of(MeshAxis::kPp));
 }
 
@@ -117,8 +119,8 @@ Status RankEngine::announce_derived(const CacheCapacity& capacity) {
   for (GraphKind kind : {GraphKind::kTrunk, GraphKind::kDraft}) {
     if (kind == GraphKind::kDraft && options_.max_drafts == 0) continue;
     for (StepPhase phase : {StepPhase::kPrefill, StepPhase::kDecode}) {
-      WEFT_ASSIGN_OR_RETURN(const StageGraph stage, build_stage(*model_, kind, {options_.mode, {1, 1}, capacity}, options_.layout,
-                                                                phase, ranks_.index_of(MeshAxis::kPp)));
+      WEFT_ASSIGN_OR_RETURN(const StageGraph stage, build_stage(*model_, kind, {options_.mode, {1, 1}, capacity},
+                                                                options_.layout, phase, ranks_.index_of(MeshAxis::kPp)));
       derived_.announce(stage.graph, ranks_);
       if (derived_.bytes() == 0) return {};  // a family has them everywhere or nowhere
     }
@@ -303,7 +305,7 @@ Status RankEngine::step(std::span<const StepRequest> requests, const ValueObserv
   WEFT_RETURN_IF_ERROR(reserve(requests));
   std::vector<Item> items;
   for (const StepRequest& r : requests) items.push_back({r.slot, length(r.slot), r.tokens, r.logits});
-  WEFT_RETURN_IF_ERROR(run(GraphKind::kTrunk, items, nullptr, observer));
+  WEFT_RETURN_IF_ERROR(run(GraphKind::kTrunk, DraftFrom::kTrunk, items, {}, observer));
   for (const StepRequest& request : requests) {
     const auto count = static_cast<int64_t>(request.tokens.size());
     if (owns(request.slot)) caches_.advance(local_slot(request.slot), count);
@@ -314,35 +316,45 @@ Status RankEngine::step(std::span<const StepRequest> requests, const ValueObserv
 
 Status RankEngine::draft(std::span<const DraftRequest> requests, DraftFrom from, const ValueObserver* observer) {
   WEFT_CHECK(options_.max_drafts > 0, "no draft layer was asked for");
-  const TensorView source = pass_[from == DraftFrom::kTrunk ? 0 : 1].hidden;
-  const std::vector<int64_t>& own_row = pass_[from == DraftFrom::kTrunk ? 0 : 1].own_row;
+  const Pass& source = pass_[from == DraftFrom::kTrunk ? 0 : 1];
+  const std::vector<Model::DraftLink> links = model_->draft_links(from);
+  draft_input_.assign(links.size(), {});
   std::vector<Item> items;
-  draft_input_.clear();
   for (const DraftRequest& request : requests) {
     items.push_back({request.slot, request.first_position, request.next_tokens, request.logits});
     const auto count = static_cast<int64_t>(request.next_tokens.size());
-    WEFT_CHECK(count > 0 && request.first_row + count <= static_cast<int64_t>(own_row.size()), "rows {} + {} of {}",
-               request.first_row, count, own_row.size());
+    WEFT_CHECK(count > 0 && request.first_row + count <= static_cast<int64_t>(source.own_row.size()), "rows {} + {} of {}",
+               request.first_row, count, source.own_row.size());
     if (!owns(request.slot) || !last_stage()) continue;
-    const int64_t row_bytes = TensorType{source.dtype(), {source.shape()[1], source.shape()[2]}}.bytes();
-    const auto* rows = source.as<std::byte>() + own_row[static_cast<size_t>(request.first_row)] * row_bytes;
-    draft_input_.insert(draft_input_.end(), rows, rows + count * row_bytes);
+    for (size_t i = 0; i < links.size(); ++i) {
+      const TensorView& linked = source.linked[i];
+      const int64_t row_bytes = TensorType{linked.dtype(), Shape(linked.shape().dims().subspan(1))}.bytes();
+      const auto* rows = linked.as<std::byte>() + source.own_row[static_cast<size_t>(request.first_row)] * row_bytes;
+      draft_input_[i].insert(draft_input_[i].end(), rows, rows + count * row_bytes);
+    }
   }
-  TensorView streams{source.type, draft_input_.data(), {}};
-  return run(GraphKind::kDraft, items, &streams, observer);
+  std::vector<Executor::Input> inputs;
+  for (size_t i = 0; i < links.size() && last_stage(); ++i) {
+    inputs.push_back({links[i].input, {source.linked[i].type, draft_input_[i].data(), {}}});
+  }
+  // One graph serves both kinds of drafts, unless those that continue a draft are given more.
+  const bool differ = links.size() != model_->draft_links(DraftFrom::kTrunk).size();
+  return run(GraphKind::kDraft, differ ? from : DraftFrom::kTrunk, items, inputs, observer);
 }
 
-Status RankEngine::run(GraphKind kind, std::span<const Item> items, const TensorView* streams, const ValueObserver* observer) {
+Status RankEngine::run(GraphKind kind, DraftFrom from, std::span<const Item> items, std::span<const Executor::Input> linked,
+                       const ValueObserver* observer) {
   const StepPhase phase = phase_of(items);
   Pass& pass = pass_[static_cast<int>(kind)];
   pass.own_row.clear();
   pass.num_logits = 0;
   pass.logits_store.clear();
-  pass.hidden_store.clear();
+  pass.linked.clear();
+  pass.linked_store.clear();
   int64_t total = 0;
   for (const Item& item : items) total += static_cast<int64_t>(item.tokens.size());
   const int64_t batches = micro_batches(options_.layout, kind, phase, total);
-  if (batches == 1) return run_batch(kind, phase, items, streams, true, observer);
+  if (batches == 1) return run_batch(kind, from, phase, items, linked, true, observer);
   // Equal numbers of rows; a request that is cut goes on in the next micro-batch, as in a chunked prefill.
   std::vector<Item> part;
   size_t index = 0, used = 0;  // next token
@@ -359,7 +371,7 @@ Status RankEngine::run(GraphKind kind, std::span<const Item> items, const Tensor
       used = ends ? 0 : used + count;
       index += ends ? 1 : 0;
     }
-    WEFT_RETURN_IF_ERROR(run_batch(kind, phase, part, streams, false, observer));
+    WEFT_RETURN_IF_ERROR(run_batch(kind, from, phase, part, linked, false, observer));
   }
   return {};
 }
@@ -372,8 +384,8 @@ bool wants(Logits logits, size_t i, size_t count) {
 
 }  // namespace
 
-Status RankEngine::run_batch(GraphKind kind, StepPhase phase, std::span<const Item> items, const TensorView* streams, bool whole,
-                             const ValueObserver* observer) {
+Status RankEngine::run_batch(GraphKind kind, DraftFrom from, StepPhase phase, std::span<const Item> items,
+                             std::span<const Executor::Input> linked, bool whole, const ValueObserver* observer) {
   Pass& pass = pass_[static_cast<int>(kind)];
   StepBatch batch;
   int64_t all_tokens = 0, all_logits = 0;
@@ -401,7 +413,7 @@ Status RankEngine::run_batch(GraphKind kind, StepPhase phase, std::span<const It
   }
   batch.pages = caches_.block_tables();
   pass.batch = std::move(batch);
-  WEFT_ASSIGN_OR_RETURN(Running * run, running({kind, phase, row_capacity(all_tokens, options_.max_step_tokens),
+  WEFT_ASSIGN_OR_RETURN(Running * run, running({kind, from, phase, row_capacity(all_tokens, options_.max_step_tokens),
                                                 row_capacity(all_logits, options_.max_step_tokens)}));
   last_graph_[static_cast<int>(kind)] = &run->executor.graph();
   if (world_ != nullptr) world_->set_step(++steps_);
@@ -411,12 +423,8 @@ Status RankEngine::run_batch(GraphKind kind, StepPhase phase, std::span<const It
   const bool runs = kind == GraphKind::kTrunk || last_stage();
   WEFT_RETURN_IF_ERROR(receive(*run, pass, rows, memory));
   if (runs) {
-    std::vector<Executor::Input> inputs;
-    if (streams != nullptr) {
-      TensorView view = *streams;
-      view.type.shape[0] = pass.batch.num_tokens();
-      inputs.push_back({kHiddenInput, view});
-    }
+    std::vector<Executor::Input> inputs(linked.begin(), linked.end());
+    for (Executor::Input& input : inputs) input.view.type.shape[0] = pass.batch.num_tokens();
     const bool whole_step = whole && options_.layout.mesh.dp == 1;
     std::vector<int32_t> named;
     const auto name_rows = [&](const Value& value, const TensorView& view, std::span<const int32_t> batch_rows) {
@@ -436,13 +444,18 @@ Status RankEngine::run_batch(GraphKind kind, StepPhase phase, std::span<const It
   TensorView logits;
   if (last_stage()) logits = run->executor.value(kLogitsResult, pass.batch, memory);
   if (last_stage() && options_.max_drafts > 0) {
-    const std::string name = kind == GraphKind::kTrunk ? model_->hidden_value(model_->num_layers() - 1) : model_->draft_hidden_value();
-    pass.hidden = run->executor.value(name, pass.batch, memory);
-    if (!whole) {  // the arena goes to the next micro-batch
-      const auto* bytes = pass.hidden.as<std::byte>();
-      pass.hidden_store.insert(pass.hidden_store.end(), bytes, bytes + pass.hidden.type.bytes());
-      pass.hidden.type.shape[0] += hidden_rows;
-      pass.hidden.data = pass.hidden_store.data();
+    const auto links = model_->draft_links(kind == GraphKind::kTrunk ? DraftFrom::kTrunk : DraftFrom::kDraft);
+    pass.linked.resize(links.size());
+    pass.linked_store.resize(links.size());
+    for (size_t i = 0; i < links.size(); ++i) {
+      const bool made = run->executor.graph().find(links[i].result) >= 0;
+      TensorView& view = pass.linked[i];
+      view = run->executor.value(made ? links[i].result : links[i].input, pass.batch, memory);
+      if (whole) continue;  // else the arena goes to the next micro-batch
+      std::vector<std::byte>& store = pass.linked_store[i];
+      store.insert(store.end(), view.as<std::byte>(), view.as<std::byte>() + view.type.bytes());
+      view.type.shape[0] += hidden_rows;
+      view.data = store.data();
     }
   }
   pass.num_logits += all_logits;

@@ -55,7 +55,6 @@ struct DraftRequest {
   std::span<const int32_t> next_tokens;  // the token after each row, one per row
   Logits logits = Logits::kLast;
 };
-enum class DraftFrom { kTrunk, kDraft };  // whose hidden states
 
 class RankEngine {
  public:
@@ -102,6 +101,7 @@ class RankEngine {
  private:
   struct ShapeKey {
     GraphKind kind;
+    DraftFrom from;
     StepPhase phase;
     int64_t tokens, logits;
     auto operator<=>(const ShapeKey&) const = default;
@@ -120,10 +120,10 @@ class RankEngine {
     StepBatch batch;                     // rows of this rank's data-parallel group, of the last micro-batch
     int64_t num_logits = 0;              // of all groups
     TensorView logits;                   // all of them, in the order of the requests
-    TensorView hidden;                   // streams of this group's rows; last pipeline stage only
-    std::vector<int64_t> own_row;        // by row of all groups: its row in `hidden`; -1: another group's
+    std::vector<TensorView> linked;      // what a draft may continue, of this group's rows; last pipeline stage only
+    std::vector<int64_t> own_row;        // by row of all groups: its row in `linked`; -1: another group's
     std::vector<float> logits_store;     // where they were gathered
-    std::vector<std::byte> hidden_store;
+    std::vector<std::vector<std::byte>> linked_store;
   };
   struct Running {
     Executor executor;
@@ -131,7 +131,7 @@ class RankEngine {
   };
 
   RankEngine() = default;
-  GraphOptions graph_options(int64_t tokens, int64_t logits) const;
+  GraphOptions graph_options(const ShapeKey& key) const;
   Result<StageGraph> build(const ShapeKey& key) const;
   Status join_groups(Communicator* world);
   // split=owned: decode steps fill the caches of a request on its owner alone. Before a step that needs them everywhere, the
@@ -150,9 +150,11 @@ class RankEngine {
   bool last_stage() const { return ranks_.index_of(MeshAxis::kPp) + 1 == ranks_.size_of(MeshAxis::kPp); }
 
   // A step in as many micro-batches as keep all pipeline stages busy.
-  Status run(GraphKind kind, std::span<const Item> items, const TensorView* streams, const ValueObserver* observer);
-  Status run_batch(GraphKind kind, StepPhase phase, std::span<const Item> items, const TensorView* streams, bool whole,
-                   const ValueObserver* observer);
+  // `linked`: inputs of a draft, one row for every token.
+  Status run(GraphKind kind, DraftFrom from, std::span<const Item> items, std::span<const Executor::Input> linked,
+             const ValueObserver* observer);
+  Status run_batch(GraphKind kind, DraftFrom from, StepPhase phase, std::span<const Item> items, std::span<const Executor::Input> linked,
+                   bool whole, const ValueObserver* observer);
   Status collect_logits(GraphKind kind, std::span<const Item> items, TensorView own);
   Status receive(const Running& run, const Pass& pass, const RowSets& rows, std::byte* arena);
   Status send(const Running& run, const Pass& pass, const RowSets& rows, std::byte* arena);
@@ -175,7 +177,7 @@ class RankEngine {
   const Graph* last_graph_[2] = {};     // by GraphKind
   Buffer arena_[2];                     // by GraphKind, so that a draft step leaves the trunk's results alone
   Pass pass_[2];                        // by GraphKind
-  std::vector<std::byte> draft_input_;  // streams that the draft step reads
+  std::vector<std::vector<std::byte>> draft_input_;  // by link: rows that the draft step reads
   struct Sending {
     Communicator::Request request;
     std::vector<std::byte> data;

@@ -21,11 +21,9 @@ std::optional<int64_t> layer_of(const std::string& region) {
 }
 
 // By node: its stage, or kEverywhere.
-Result<std::vector<int>> assign(const Graph& graph, int stages, int64_t layers) {
-  for (const Node& node : graph.nodes()) layers = std::max(layers, layer_of(node.region).value_or(-1) + 1);
-  if (layers > 0 && stages > layers) {
-    return invalid_argument(fmt::format("{} pipeline stages for {} layers; at most one stage per layer", stages, layers));
-  }
+std::vector<int> assign(const Graph& graph, std::span<const int64_t> begins) {
+  const auto stages = static_cast<int>(begins.size());
+  const bool layers = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) { return layer_of(node.region).has_value(); });
   std::vector<int> stage_of_value(graph.values().size(), kEverywhere);
   std::vector<int> stage_of_node;
   for (const Node& node : graph.nodes()) {
@@ -38,14 +36,14 @@ Result<std::vector<int>> assign(const Graph& graph, int stages, int64_t layers) 
     }
     int stage = kEverywhere;
     if (const auto layer = layer_of(node.region); layer && (own || fed_by != kEverywhere)) {
-      stage = static_cast<int>(*layer * stages / layers);
-    } else if (layers == 0 || fed_by != kEverywhere) {
+      stage = static_cast<int>(std::upper_bound(begins.begin(), begins.end(), *layer) - begins.begin()) - 1;
+    } else if (!layers || fed_by != kEverywhere) {
       stage = stages - 1;
     } else if (own) {
       stage = 0;
     }
     // Outside of the layers what is fed by the first stage alone (slices of the embedding) stays there.
-    if (!layer_of(node.region) && layers > 0 && fed_by == 0 && !own) stage = 0;
+    if (!layer_of(node.region) && layers && fed_by == 0 && !own) stage = 0;
     stage_of_node.push_back(stage);
     for (ValueId id : node.out) stage_of_value[static_cast<size_t>(id)] = stage;
   }
@@ -73,8 +71,9 @@ Result<std::vector<ValueId>> received_by(const Graph& graph, const std::vector<i
 
 }  // namespace
 
-Result<StageGraph> pipeline_stage(const Graph& graph, int stage, int stages, int64_t layers) {
-  WEFT_ASSIGN_OR_RETURN(const std::vector<int> stage_of_node, assign(graph, stages, layers));
+Result<StageGraph> pipeline_stage(const Graph& graph, int stage, std::span<const int64_t> begins) {
+  const auto stages = static_cast<int>(begins.size());
+  const std::vector<int> stage_of_node = assign(graph, begins);
   std::vector<int> made_in(graph.values().size(), kEverywhere);
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     for (ValueId id : graph.nodes()[n].out) made_in[static_cast<size_t>(id)] = stage_of_node[n];

@@ -71,7 +71,7 @@ class Sharder {
     if (is_any<Embedding, HcPre, HcPost, HcHead, AddStreams, GatherRows>(node.op)) return options_.residual;
     if (is_any<RmsNorm>(node.op)) {
       const auto producer = maker_[node.in[0]];
-      if (producer >= 0 && is_any<HcPre>(from_.nodes()[producer].op)) return options_.residual;
+      if (producer >= 0 && is_any<HcPre, Add>(from_.nodes()[producer].op)) return options_.residual;
     }
     return std::nullopt;
   }
@@ -102,8 +102,10 @@ class Sharder {
       }
       if (splits_weight(node, MeshAxis::kTp)) rows = without_tp(rows);
       rows_[n] = rows;
+      // What is appended to a cache is made where the queries are: its rows are narrower than what they are made from.
+      const bool local = is_any<AppendRows>(node.op) && contains(rows, options_.queries);
       for (ValueId id : node.in) {
-        if (has_rows(from_.value(id).type)) need(id, rows);
+        if (has_rows(from_.value(id).type)) need(id, local ? options_.queries : rows);
       }
     }
     // Forwards: an op without weights takes the rows that it is given. So does the output projection where its weights are

@@ -4,9 +4,11 @@
 // The layout is given as three decisions:
 //   weights      which weight is split, along which axis and dimension: the ops that use it are split with it (its letter in
 //                their shard_rule), and a split sum leaves a partial sum
-//   residual     row set of the residual streams: ops on them (hyper-connections, the norm behind hc_pre) work on those rows
+//   residual     row set of the residual streams: ops on them (hyper-connections, the norm behind hc_pre or behind the sum that
+//                is the stream) work on those rows
 //   queries      row set of the queries: sparse attention and the index selection work on those rows; what writes a cache
-//                works on all rows, or (writers) on those of the requests that the rank owns
+//                works on all rows, or (writers) on those of the requests that the rank owns; rows that are appended to a
+//                cache are made where the queries are, and gathered as they are written
 // All other ops follow: a linear layer or a norm works on the rows that its consumers need, an op without weights on the rows
 // that it is given. So rows are gathered once, behind a norm, never as residual streams.
 //

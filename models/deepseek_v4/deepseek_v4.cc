@@ -70,7 +70,9 @@ class DeepseekV4 final : public Model {
     if (num_draft_layers() == 0) return invalid_argument("this checkpoint has no NextN draft layer that weft can run");
     return build_nextn(config_, table(), options);
   }
-  std::string draft_hidden_value() const override { return "mtp.0.ffn_hc_post"; }
+  std::vector<DraftLink> draft_links(DraftFrom from) const override {
+    return {{from == DraftFrom::kTrunk ? hidden_value(num_layers() - 1) : "mtp.0.ffn_hc_post", std::string(kHiddenInput)}};
+  }
 
   // Layers of one kind that are routed alike.
   std::string layer_kind(int64_t layer) const override {

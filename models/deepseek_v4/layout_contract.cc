@@ -1,7 +1,6 @@
 // Which layouts DeepSeek-V4 takes, and why not others.
 #include "models/deepseek_v4/deepseek_v4.h"
 #include "models/layout_graph.h"
-#include "graph/ops/linear_op.h"
 
 namespace weft::deepseek_v4 {
 namespace {
@@ -11,19 +10,11 @@ std::string divisible(std::string_view what, int64_t n, std::string_view axis, i
   return status.ok() ? "" : std::string(status.message());
 }
 
-// The sum over the inputs of a row-parallel layer is split in whole canonical blocks.
-std::string blocks_divisible(std::string_view what, int64_t inputs, int64_t size) {
-  const int64_t blocks = canonical_blocks(inputs);
-  if (blocks % size == 0) return "";
-  return fmt::format("{} has {} inputs, a sum of {} canonical blocks, which tp {} does not divide; usable sizes: {}", what, inputs,
-                     blocks, size, usable_sizes(blocks));
-}
-
 using Rule = LayoutRule<Config>;
 constexpr Rule kRules[] = {
     {"heads", [](const Layout& l, const Config& c) { return divisible("num_attention_heads", c.num_attention_heads, "tp", l.mesh.tp); }},
     {"groups", [](const Layout& l, const Config& c) { return divisible("o_groups", c.o_groups, "tp", l.mesh.tp); }},
-    {"output blocks", [](const Layout& l, const Config& c) { return blocks_divisible("wo_b", c.o_groups * c.o_lora_rank, l.mesh.tp); }},
+    {"output blocks", [](const Layout& l, const Config& c) { return check_canonical_blocks("wo_b", c.o_groups * c.o_lora_rank, l.mesh.tp); }},
     {"vocabulary", [](const Layout& l, const Config& c) {
        return l.lm_head == WeightChoice::kReplicated ? "" : divisible("vocab_size", c.vocab_size, "tp", l.mesh.tp);
      }},
@@ -31,7 +22,7 @@ constexpr Rule kRules[] = {
        if (l.shared == WeightChoice::kReplicated) return std::string();
        const int64_t inner = c.moe_intermediate_size * c.n_shared_experts;
        const std::string uneven = divisible("moe_intermediate_size x n_shared_experts", inner, "tp", l.mesh.tp);
-       return uneven.empty() ? blocks_divisible("shared_experts.w2", inner, l.mesh.tp) : uneven;
+       return uneven.empty() ? check_canonical_blocks("shared_experts.w2", inner, l.mesh.tp) : uneven;
      }},
     {"experts", [](const Layout& l, const Config& c) { return divisible("n_routed_experts", c.n_routed_experts, "ep", l.mesh.ep); }},
     {"stages", [](const Layout& l, const Config& c) {

@@ -173,6 +173,7 @@ Result<Json> rewrite(const Json& json, const Config& config, const SynthOptions&
 }  // namespace
 
 Result<SynthPlan> plan_synth(const Json& json, const std::string& where, const SynthOptions& options) {
+  if (options.int8) return invalid_argument(fmt::format("{}: there are no int8 checkpoints of DeepSeek-V4", where));
   WEFT_ASSIGN_OR_RETURN(const Config published, parse_config(json, where));
   SynthPlan plan;
   WEFT_ASSIGN_OR_RETURN(plan.config, rewrite(json, published, options));

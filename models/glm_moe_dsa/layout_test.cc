@@ -1,0 +1,251 @@
+// The DSA-MLA family in layouts: a message for every rule of the contract, that what it takes can be built, where stages begin, and
+// what a layer of the published models moves between ranks.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <random>
+#include <set>
+
+#include "comm/bytes.h"
+#include "models/glm_moe_dsa/glm_moe_dsa.h"
+#include "models/layout_graph.h"
+#include "models/test_support.h"
+
+namespace weft::glm_moe_dsa {
+namespace {
+
+// The published shapes of GLM-5, with the fields that the rules look at.
+Config glm5() {
+  Config config;
+  config.num_hidden_layers = 78;
+  config.num_attention_heads = 64;
+  config.v_head_dim = 256;
+  config.vocab_size = 154880;
+  config.intermediate_size = 12288;
+  config.first_k_dense_replace = 3;
+  config.moe_intermediate_size = 2048;
+  config.n_shared_experts = 1;
+  config.n_routed_experts = 256;
+  config.full_indexer.assign(78, true);
+  return config;
+}
+
+Config with(void (*edit)(Config&)) {
+  Config config = glm5();
+  edit(config);
+  return config;
+}
+
+TEST(GlmContract, EveryRuleHasItsMessage) {
+  const struct {
+    const char* what;
+    Config config;
+    Layout layout;
+    const char* message;  // "": taken
+  } cases[] = {
+      {"one rank", glm5(), Layout(), ""},
+      {"the usual ones", glm5(), {.mesh = {.tp = 16}, .attention = AttentionChoice::kDsaCp, .sequence_parallel = true}, ""},
+      {"heads", glm5(), {.mesh = {.tp = 6}},
+       "layout tp6: num_attention_heads 64 is not divisible by tp 6; usable sizes: 1 2 4 8 16 32 64"},
+      {"output blocks", glm5(), {.mesh = {.tp = 32}},
+       "layout tp32: o_proj has 16384 inputs, a sum of 16 canonical blocks, which tp 32 does not divide; usable sizes: 1 2 4 8 16"},
+      {"vocabulary", with([](Config& c) { c.vocab_size = 102; }), {.mesh = {.tp = 4}},
+       "layout tp4: vocab_size 102 is not divisible by tp 4; usable sizes: 1 2 3 6 17 34 51 102"},
+      {"... whole on every rank", with([](Config& c) { c.vocab_size = 102; }), {.mesh = {.tp = 4}, .lm_head = WeightChoice::kReplicated}, ""},
+      {"dense layers", with([](Config& c) { c.intermediate_size = 20; }), {.mesh = {.tp = 8}},
+       "layout tp8: intermediate_size 20 is not divisible by tp 8; usable sizes: 1 2 4 5 10 20"},
+      {"their blocks", with([](Config& c) { c.intermediate_size = 16; }), {.mesh = {.tp = 8}},
+       "layout tp8: mlp.down_proj has 16 inputs, a sum of 4 canonical blocks, which tp 8 does not divide; usable sizes: 1 2 4"},
+      {"no dense layers", with([](Config& c) { c.intermediate_size = 20, c.first_k_dense_replace = 0; }), {.mesh = {.tp = 8}}, ""},
+      {"shared expert", with([](Config& c) { c.moe_intermediate_size = 20; }), {.mesh = {.tp = 8}},
+       "layout tp8: moe_intermediate_size x n_shared_experts 20 is not divisible by tp 8; usable sizes: 1 2 4 5 10 20"},
+      {"... whole on every rank", with([](Config& c) { c.moe_intermediate_size = 20; }), {.mesh = {.tp = 8}, .shared = WeightChoice::kReplicated}, ""},
+      {"experts", with([](Config& c) { c.n_routed_experts = 6; }), {.mesh = {.tp = 4, .ep = 4}},
+       "layout tp4+ep4: n_routed_experts 6 is not divisible by ep 4; usable sizes: 1 2 3 6"},
+      {"stages", with([](Config& c) { c.full_indexer.assign(78, false), c.full_indexer[0] = c.full_indexer[40] = true; }), {.mesh = {.pp = 3}},
+       "layout pp3: 3 pipeline stages, but only 2 of 78 layers have an indexer of their own and can begin one"},
+      {"gate", glm5(), {.mesh = {.tp = 2}, .gate = GateChoice::kKSharded},
+       "layout tp2+gate=k_sharded: GLM-5 and DeepSeek-V3.2 have no gate on the attention output"},
+      {"per-layer embeddings", glm5(), {.mesh = {.tp = 2}, .ple = PleChoice::kSharded},
+       "layout tp2+ple=sharded: GLM-5 and DeepSeek-V3.2 have no per-layer embeddings"},
+      {"owned", glm5(), {.mesh = {.tp = 4}, .split = TokenSplit::kOwned},
+       "layout tp4+owned: split=owned needs dsa_cp, whose prefill fills the caches of every rank: tpN+dsa_cp+owned"},
+  };
+  for (const auto& c : cases) EXPECT_EQ(check_layout(c.config, c.layout).message(), c.message) << c.what;
+}
+
+// Every layout that the contract takes gives a graph that its mesh verifies, in both phases, draft layer included.
+TEST(GlmContract, WhatIsTakenCanBeBuilt) {
+  const std::shared_ptr<const Model> models[] = {load_test_model("golden/glm_moe_dsa/glm52_mtp_f32"), load_test_model("golden/glm_moe_dsa/glm5_fp8"),
+                                                 load_test_model("golden/glm_moe_dsa/deepseek_v32_f32")};
+  int taken = 0, refused = 0;
+  for (uint64_t seed = 0; seed < 900; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto one_of = [&]<class T>(std::initializer_list<T> values) { return *(values.begin() + random() % values.size()); };
+    Layout layout;
+    layout.mesh = {one_of({1, 1, 1, 2}), one_of({1, 1, 1, 2}), one_of({1, 1, 2, 3}), one_of({1, 2, 2, 3, 4}), 1, 1};
+    layout.mesh.ep = one_of({1, 1, 2, 3, static_cast<int>(layout.mesh.stage())});
+    layout.attention = one_of({AttentionChoice::kHeads, AttentionChoice::kDsaCp});
+    layout.sequence_parallel = one_of({false, true});
+    layout.split = one_of({TokenSplit::kFlat, TokenSplit::kFlat, TokenSplit::kPerRequest, TokenSplit::kZigzag, TokenSplit::kOwned});
+    layout.o_proj = one_of({OProjChoice::kSharded, OProjChoice::kSharded, OProjChoice::kGroupMajor, OProjChoice::kReplicated, OProjChoice::kStreamed});
+    layout.lm_head = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
+    layout.shared = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
+    const Model& model = *models[random() % std::size(models)];
+    if (!model.check_layout(layout).ok()) {
+      ++refused;
+      continue;
+    }
+    ++taken;
+    GraphOptions options;
+    options.mode = model.mode(one_of({DType::kF32, DType::kBF16}), one_of({false, true}));
+    options.shape = {one_of({1, 2, 7, 32}), one_of({1, 3})};
+    options.cache.num_slots = 3;
+    options.cache.num_pages = 4;
+    options.cache.max_context = 512;
+    for (const GraphKind kind : {GraphKind::kTrunk, GraphKind::kDraft}) {
+      if (kind == GraphKind::kDraft && model.num_draft_layers() == 0) continue;
+      for (const StepPhase phase : {StepPhase::kPrefill, StepPhase::kDecode}) {
+        const auto graph = build_for_layout(model, kind, options, layout, phase);
+        ASSERT_TRUE(graph.ok()) << "seed " << seed << " " << to_string(layout) << ": " << graph.status().message();
+        const Status status = verify(*graph, layout.mesh);
+        ASSERT_TRUE(status.ok()) << "seed " << seed << " " << to_string(layout) << ": " << status.message();
+      }
+    }
+  }
+  EXPECT_GT(taken, 100);
+  EXPECT_GT(refused, 100);
+}
+
+std::shared_ptr<const Model> published(const std::string& name) {
+  auto checkpoint = Checkpoint::open_headers_only(std::filesystem::path(WEFT_SOURCE_DIR) / "model_configs" / name);
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  auto model = open_model(std::make_shared<const Checkpoint>(std::move(*checkpoint)), {});
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return std::move(*model);
+}
+
+GraphOptions options_of(const Model& model, int64_t tokens) {
+  GraphOptions options;
+  options.mode = model.mode(DType::kBF16, std::nullopt);
+  options.shape = {tokens, 2};
+  options.cache.num_slots = 4;
+  options.cache.num_pages = 8;
+  options.cache.max_context = 4096;
+  return options;
+}
+
+Layout layout_of(const std::string& text) {
+  auto layout = parse_layout(text);
+  EXPECT_TRUE(layout.ok()) << layout.status().message();
+  return layout.ok() ? *layout : Layout();
+}
+
+Graph graph_of(const Model& model, const std::string& layout, int64_t tokens, StepPhase phase = StepPhase::kPrefill) {
+  auto graph = build_for_layout(model, GraphKind::kTrunk, options_of(model, tokens), layout_of(layout), phase);
+  EXPECT_TRUE(graph.ok()) << layout << ": " << graph.status().message();
+  return graph.ok() ? std::move(*graph) : Graph();
+}
+
+// A stage never begins at a layer without an indexer of its own: it would need the selection of another stage.
+TEST(GlmLayoutGraph, StagesBeginWithAnIndexer) {
+  const auto model = published("glm-5.2");
+  for (const int stages : {2, 3, 4, 7, 21}) {
+    Layout layout;
+    layout.mesh.pp = stages;
+    std::string begins;
+    for (int stage = 0; stage < stages; ++stage) {
+      const auto part = build_stage(*model, GraphKind::kTrunk, options_of(*model, 8), layout, StepPhase::kPrefill, stage);
+      ASSERT_TRUE(part.ok()) << part.status().message();
+      EXPECT_EQ(part->received.size(), stage == 0 ? 0u : 1u);
+      for (const Node& node : part->graph.nodes()) {
+        if (!node.region.starts_with("layers.")) continue;
+        const int64_t first = std::stoll(node.region.substr(7));
+        EXPECT_TRUE(first < 3 || (first - 2) % 4 == 0) << stages << " stages, stage " << stage << " begins with layer " << first;
+        begins += fmt::format("{} ", first);
+        break;
+      }
+    }
+    if (stages == 2) {
+      EXPECT_EQ(begins, "0 38 ");
+    } else if (stages == 4) {
+      EXPECT_EQ(begins, "0 18 38 58 ");
+    }
+  }
+}
+
+// "op axis input width, ..." of one layer, in order; names without the layer's.
+std::string moves_of(const Graph& graph, const std::string& layer) {
+  std::string moves;
+  for (const Node& node : graph.nodes()) {
+    if (node.region != layer) continue;
+    std::string_view axis;
+    std::visit(
+        [&](const auto& op) {
+          if constexpr (requires { op.axis; op.size; }) axis = mesh_axis_name(op.axis);
+        },
+        node.op);
+    if (axis.empty()) continue;
+    std::string name = graph.value(node.in[0]).name;
+    if (name.starts_with(layer + ".")) name = name.substr(layer.size() + 1);
+    moves += fmt::format("{}{} {} {}", moves.empty() ? "" : ", ", op_name(node.op), axis, name);
+  }
+  return moves;
+}
+
+TEST(GlmLayoutGraph, MovesOfALayer) {
+  const auto model = published("glm-5.2");
+  const struct {
+    const char* layout;
+    StepPhase phase;
+    const char* moves;  // of layer 6: experts, an indexer
+  } cases[] = {
+      {"tp1", StepPhase::kPrefill, ""},
+      {"tp2", StepPhase::kPrefill, "all_reduce tp o.partial, all_reduce tp shared.down_proj.partial"},
+      {"tp2+sp", StepPhase::kPrefill,
+       "all_gather tp attn_in, reduce_scatter tp o.partial, all_gather tp ffn_in, reduce_scatter tp shared.down_proj.partial"},
+      // Keys are made from local rows; latent, rotated key and index key are gathered together.
+      {"tp2+dsa_cp+sp", StepPhase::kPrefill,
+       "all_gather tp cache_rows, heads_to_rows tp values, reduce_scatter tp o.partial, all_gather tp ffn_in, "
+       "reduce_scatter tp shared.down_proj.partial"},
+      {"tp2+dsa_cp+sp+o_proj=replicated+shared=replicated", StepPhase::kPrefill, "all_gather tp cache_rows"},
+      {"tp2+dsa_cp+sp+o_proj=streamed+shared=replicated", StepPhase::kPrefill,
+       "all_gather tp cache_rows, all_gather tp self_attn.o_proj"},
+      {"pcp2", StepPhase::kPrefill, "all_gather pcp cache_rows"},
+      {"pcp2+split=zigzag", StepPhase::kPrefill, "all_gather pcp cache_rows"},
+      {"tp2+dsa_cp", StepPhase::kDecode, "all_reduce tp o.partial, all_reduce tp shared.down_proj.partial"},
+      {"tp2+sp+ep2+shared=replicated", StepPhase::kPrefill,
+       "all_gather tp attn_in, reduce_scatter tp o.partial, expert_dispatch ep ffn_in, expert_combine ep experts.slots"},
+  };
+  for (const auto& c : cases) EXPECT_EQ(moves_of(graph_of(*model, c.layout, 64, c.phase), "layers.6"), c.moves) << c.layout;
+  // A layer that reuses a selection has no index key to send.
+  const Graph graph = graph_of(*model, "tp2+dsa_cp+sp+o_proj=replicated+shared=replicated", 64);
+  EXPECT_EQ(moves_of(graph, "layers.7"), "all_gather tp kv_rope");
+  const auto width = [&](const char* name) {
+    const Shape& shape = graph.value(graph.find(name)).type.shape();
+    return shape[1];
+  };
+  EXPECT_EQ(width("layers.6.cache_rows"), 704);
+  EXPECT_EQ(width("layers.7.kv_rope"), 576);
+}
+
+// Bytes that a token has in the caches, glm_moe_dsa.md 3; the draft layer has one entry more of each.
+TEST(GlmCaches, BytesPerToken) {
+  for (const auto& [name, trunk] : {std::pair<const char*, int64_t>{"deepseek-v3.2", 85888}, {"glm-5", 109824}, {"glm-5.1", 109824}, {"glm-5.2", 95232}}) {
+    const auto model = published(name);
+    int64_t main = 0, draft = 0;
+    for (const CacheSpec& spec : model->caches({DType::kBF16, false}, {})) {
+      ASSERT_EQ(spec.kind, CacheKind::kAppend);
+      ASSERT_EQ(spec.ratio, 1);
+      (spec.name.starts_with("mtp.") ? draft : main) += spec.row_bytes();
+    }
+    EXPECT_EQ(main, trunk) << name;
+    EXPECT_EQ(draft, 1408) << name;
+  }
+}
+
+}  // namespace
+}  // namespace weft::glm_moe_dsa
