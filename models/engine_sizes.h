@@ -18,7 +18,7 @@ struct EngineSizes {
 // Caches of one rank.
 CacheCapacity cache_capacity(const Layout& layout, const EngineSizes& sizes);
 
-// Rows that the graph of a step has room for: powers of two, so that few graphs serve all steps, but no more than the largest step.
+// Rows that the graph of a step has room for, of the data-parallel group that has most: powers of two, so that few graphs serve all steps, but no more than the largest step.
 int64_t row_capacity(int64_t rows, int64_t largest);
 
 // A step is cut into as many parts as keep all pipeline stages busy.

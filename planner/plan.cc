@@ -128,7 +128,7 @@ class Planner {
     int64_t most = -1;
     for (const RankLedger& stage : plan_.ledger) {
       const double per_request = static_cast<double>(stage.cache_bytes_per_request) +
-                                 stage.cache_bytes_per_token * static_cast<double>(align_up(r.context(), setting_.cache.page_tokens));
+                                 stage.cache_bytes_per_token * static_cast<double>(r.context() + setting_.cache.page_tokens);
       const double free = static_cast<double>(plan_.capacity_bytes / r.local_ranks - (stage.total() - stage.cache_bytes));
       const int64_t here = free <= 0 ? 0 : per_request <= 0 ? r.batch : static_cast<int64_t>(free / per_request) * layout_.mesh.dp;
       most = most < 0 ? here : std::min(most, here);

@@ -22,9 +22,9 @@ Status check_request(const PlanRequest& request) {
   } sizes[] = {
       {"--prompt", request.prompt, 1, kMost},
       {"--gen", request.gen, 1, kMost},
-      {"--batch", request.batch, 1, int64_t{1} << 24},
+      {"--batch", request.batch, 1, 1 << 20},
       {"--cached", request.cached, 0, request.prompt - 1},
-      {"--chunk", request.chunk, 0, kMost},
+      {"--chunk", request.chunk, 0, 1 << 20},
       {"--mtp", request.drafts, 0, 64},
       {"--local-ranks", request.local_ranks, 1, 1 << 16},
       {"--threads", request.threads, 1, 1 << 16},

@@ -118,6 +118,36 @@ TEST(StepGraph, FewLayersStandForAll) {
   }
 }
 
+// sharding.md 5.2: nine decoded rows over tp4 have room for twelve, three on each rank; the router works on those three.
+TEST(StepGraph, NineRowsTwelveThree) {
+  const auto model = shipped("deepseek-v4-flash");
+  StepSetting setting;
+  setting.model = model.get();
+  setting.mode = model->mode(DType::kBF16, std::nullopt);
+  setting.layout = layout_of("dp8tp4+sp+ep32");
+  setting.cache = {.num_slots = 9, .num_pages = 64, .max_context = 1024};
+  const auto step = build_step(setting, {GraphKind::kTrunk, StepPhase::kDecode, 9, 9, 0});
+  ASSERT_TRUE(step.ok()) << step.status().message();
+  int routers = 0, dispatches = 0;
+  for (const Node& node : step->graph.nodes()) {
+    if (std::holds_alternative<MoeRoute>(node.op)) {
+      ++routers;
+      EXPECT_EQ(step->graph.value(node.in[0]).type.shape(), (Shape{3, 256}));
+      EXPECT_EQ(step->graph.value(node.out[0]).type.shape(), (Shape{3, 6}));
+    }
+    if (const auto* dispatch = std::get_if<ExpertDispatch>(&node.op)) {
+      ++dispatches;
+      EXPECT_EQ(dispatch->capacity, 32 * 3);
+    }
+    if (std::holds_alternative<AllGather>(node.op) && step->graph.value(node.in[0]).type.rows == Rows::kTokens) {
+      EXPECT_EQ(step->graph.value(node.in[0]).type.shape()[0], 3);
+      EXPECT_EQ(step->graph.value(node.out[0]).type.shape()[0], 9);  // of the twelve, three are nobody's
+    }
+  }
+  EXPECT_GT(routers, 0);
+  EXPECT_GT(dispatches, 0);
+}
+
 // The layers of a kind decide what is built, not how many there are.
 TEST(StepGraph, SizeOfTheGraphFollowsDistinctLayers) {
   for (const char* name : {"deepseek-v4-flash", "deepseek-v4-pro"}) {

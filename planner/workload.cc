@@ -10,7 +10,7 @@ namespace weft {
 namespace {
 
 constexpr int64_t kCpuChunk = 512;            // the engine's default step
-constexpr int64_t kAcceleratorChunk = 8192;   // rows that fill an accelerator's matrix unit; what serving engines take by default
+constexpr int64_t kAcceleratorChunk = 8192;   // of a data-parallel group: fills an accelerator; what serving engines take by default
 constexpr int64_t kCostedChunks = 4;          // chunks of one prompt that are costed one by one; more are alike
 
 // Requests of `rows` new tokens each, which then hold `context` tokens; logits of the last `logits` rows of each.
@@ -46,12 +46,13 @@ class Maker {
     sizes.max_context = r_.context();
     sizes.total_context = r_.batch * r_.context();
     sizes.max_drafts = r_.drafts;
-    const int64_t chunk = r_.chunk > 0 ? r_.chunk : r_.device->is_cpu() ? kCpuChunk : kAcceleratorChunk;
+    const int64_t chunk = r_.chunk > 0 ? r_.chunk : r_.device->is_cpu() ? kCpuChunk : kAcceleratorChunk * dp_;
     // No step is longer than all there is to compute.
     chunk_ = std::min(chunk, r_.batch * (r_.prompt - r_.cached));
     sizes.max_step_tokens = std::max(r_.phase == PlanPhase::kDecode ? 1 : chunk_, r_.phase == PlanPhase::kPrefill ? 1 : r_.batch * rows_per_request_);
   }
 
+  // rows, logits: of the group that has most.
   void shape(GraphKind kind, StepPhase phase, int64_t rows, int64_t logits) {
     const int64_t largest = out_.sizes.max_step_tokens;
     const StepKey key{kind, phase, row_capacity(rows, largest), row_capacity(logits, largest), 0, {}};
@@ -90,14 +91,14 @@ class Maker {
     const int64_t all = requests * rows, part = ceil_div(all, step.micro_batches);
     const int64_t part_requests = step.micro_batches == 1 ? requests : ceil_div(part, rows), part_rows = ceil_div(part, part_requests);
     step.batch = batch_of(part_requests, part_rows, context - (rows - part_rows) / 2, last ? 1 : 0);
-    shape(GraphKind::kTrunk, StepPhase::kPrefill, part_requests * part_rows * dp_, last ? part_requests * dp_ : 0);
+    shape(GraphKind::kTrunk, StepPhase::kPrefill, part_requests * part_rows, last ? part_requests : 0);
     if (r_.drafts > 0) {
       WorkStep draft = step;
       draft.name = "draft";
       draft.kind = GraphKind::kDraft;
       draft.micro_batches = 1;
       draft.batch = batch_of(requests, rows, context, last ? 1 : 0);
-      shape(GraphKind::kDraft, StepPhase::kPrefill, step.rows, last ? requests * dp_ : 0);
+      shape(GraphKind::kDraft, StepPhase::kPrefill, requests * rows, last ? requests : 0);
       out_.prefill_drafts.push_back(std::move(draft));
     }
     out_.prefill.push_back(std::move(step));
@@ -117,13 +118,13 @@ class Maker {
       return step;
     };
     out_.decode = step_of(GraphKind::kTrunk, rows_per_request_);
-    shape(GraphKind::kTrunk, StepPhase::kDecode, r_.batch * rows_per_request_, r_.batch * rows_per_request_);
+    shape(GraphKind::kTrunk, StepPhase::kDecode, group_requests_ * rows_per_request_, group_requests_ * rows_per_request_);
     if (r_.drafts == 0) return;
     // Behind the trunk the draft layer sees the tokens that were taken, then one draft after the other.
     const auto taken = static_cast<int64_t>(std::lround(tokens_per_step(r_.drafts, r_.acceptance)));
     for (int64_t d = 0; d < r_.drafts; ++d) out_.drafts.push_back(step_of(GraphKind::kDraft, d == 0 ? taken : 1));
-    shape(GraphKind::kDraft, StepPhase::kDecode, r_.batch * rows_per_request_, r_.batch);
-    shape(GraphKind::kDraft, StepPhase::kDecode, r_.batch, r_.batch);
+    shape(GraphKind::kDraft, StepPhase::kDecode, group_requests_ * rows_per_request_, group_requests_);
+    shape(GraphKind::kDraft, StepPhase::kDecode, group_requests_, group_requests_);
   }
 
   const PlanRequest& r_;

@@ -388,12 +388,15 @@ Status RankEngine::run_batch(GraphKind kind, DraftFrom from, StepPhase phase, st
                              std::span<const Executor::Input> linked, bool whole, const ValueObserver* observer) {
   Pass& pass = pass_[static_cast<int>(kind)];
   StepBatch batch;
-  int64_t all_tokens = 0, all_logits = 0;
+  int64_t all_logits = 0;
+  // By data-parallel group. All ranks take the graph of the group that has most: experts exchange rows between groups.
+  std::vector<int64_t> group_tokens(static_cast<size_t>(options_.layout.mesh.dp), 0), group_logits = group_tokens;
   std::vector<int32_t> step_rows, step_logits;  // by row and logit row of the batch: which they are of the step
   const auto hidden_rows = static_cast<int64_t>(std::count_if(pass.own_row.begin(), pass.own_row.end(), [](int64_t r) { return r >= 0; }));
   for (const Item& item : items) {
     const bool own = owns(item.slot);
     const size_t n = item.tokens.size();
+    const auto group = static_cast<size_t>(slot_owner(item.slot, options_.layout.mesh.dp));
     if (own) {
       const auto rows = static_cast<int64_t>(n);
       batch.segments.push_back({local_slot(item.slot), batch.num_tokens(), rows, item.first_position + rows});
@@ -403,18 +406,19 @@ Status RankEngine::run_batch(GraphKind kind, DraftFrom from, StepPhase phase, st
       if (own) step_rows.push_back(static_cast<int32_t>(pass.own_row.size()));
       if (own && logit) step_logits.push_back(static_cast<int32_t>(pass.num_logits + all_logits));
       all_logits += logit ? 1 : 0;
+      group_logits[group] += logit ? 1 : 0;
       pass.own_row.push_back(own ? hidden_rows + batch.num_tokens() : -1);
       if (!own) continue;
       if (logit) batch.logit_rows.push_back(static_cast<int32_t>(batch.num_tokens()));
       batch.tokens.push_back(item.tokens[i]);
       batch.positions.push_back(static_cast<int32_t>(item.first_position + static_cast<int64_t>(i)));
     }
-    all_tokens += static_cast<int64_t>(n);
+    group_tokens[group] += static_cast<int64_t>(n);
   }
   batch.pages = caches_.block_tables();
   pass.batch = std::move(batch);
-  WEFT_ASSIGN_OR_RETURN(Running * run, running({kind, from, phase, row_capacity(all_tokens, options_.max_step_tokens),
-                                                row_capacity(all_logits, options_.max_step_tokens)}));
+  WEFT_ASSIGN_OR_RETURN(Running * run, running({kind, from, phase, row_capacity(*std::max_element(group_tokens.begin(), group_tokens.end()), options_.max_step_tokens),
+                                                row_capacity(*std::max_element(group_logits.begin(), group_logits.end()), options_.max_step_tokens)}));
   last_graph_[static_cast<int>(kind)] = &run->executor.graph();
   if (world_ != nullptr) world_->set_step(++steps_);
   WEFT_ASSIGN_OR_RETURN(const RowSets rows, make_row_sets(pass.batch, row_set_options(options_.layout, phase), ranks_));

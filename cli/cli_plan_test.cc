@@ -1,0 +1,134 @@
+// weft plan, run as a user does.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+#include "cli/test_support.h"
+#include "io/test_files.h"
+
+namespace weft {
+namespace {
+
+struct Output {
+  int code = -1;
+  std::string out, err;
+};
+
+class PlanCommands : public ::testing::Test {
+ protected:
+  // `args` as for a shell; @D is a device file that is all there, @T a folder for files.
+  Output weft(std::string args) const {
+    const std::pair<std::string, std::string> names[] = {{"@T", dir_.path().string()}, {"@S", WEFT_SOURCE_DIR "/testdata/sample/austen-v4"}};
+    for (const auto& [name, value] : names) {
+      for (size_t at; (at = args.find(name)) != std::string::npos;) args.replace(at, name.size(), value);
+    }
+    const std::string command =
+        fmt::format("'{0}' {1} </dev/null >{2}/stdout 2>{2}/stderr", WEFT_PROGRAM, args, dir_.path().string());
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("stdout"), read("stderr")};
+  }
+  std::string read(const std::string& name) const {
+    std::ifstream in(dir_.path() / name, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  TempDir dir_;
+};
+
+TEST_F(PlanCommands, BadInputHasOneMessageAndCode2) {
+  const struct {
+    const char *args, *message;
+  } uses[] = {
+      {"plan", "MODEL is missing: a model folder, a config file, or a shipped config (deepseek-v4-flash, "},
+      {"plan deepseek-v4-pro", "--device is missing: a profile file, or one of "},
+      {"plan nope --device h200-sxm", "'nope' is not a model folder, not a config file and not a shipped config"},
+      {"plan deepseek-v4-pro --device h20", "h20-"},  // the nearest names are offered
+      {"plan deepseek-v4-pro --device h200-sxm --engine wft", "weft"},
+      {"plan deepseek-v4-pro --device h200-sxm --layout tp6", "num_attention_heads 128 is not divisible by tp 6"},
+      {"plan deepseek-v4-pro --device h200-sxm --layout tp", "--layout: "},
+      {"plan deepseek-v4-pro --device h200-sxm --layout tp8 --devices 4", "--layout with --devices: "},
+      {"plan deepseek-v4-pro --device h200-sxm --batch 0", "--batch: expected a whole number from 1 to 2147483647, found '0'"},
+      {"plan deepseek-v4-pro --device h200-sxm --prompt -5", "--prompt: expected a whole number from 1"},
+      {"plan deepseek-v4-pro --device h200-sxm --cached 8192", "--cached: expected 0 to 8191, found 8192"},
+      {"plan deepseek-v4-pro --device h200-sxm --gen 2000000", "this model takes at most 1048576"},
+      {"plan deepseek-v4-pro --device h200-sxm --acceptance 0.5", "--acceptance: there are no drafts to accept; add --mtp N"},
+      {"plan deepseek-v4-pro --device h200-sxm --mtp 1 --acceptance 2", "--acceptance: expected probabilities of 0 to 1"},
+      {"plan deepseek-v4-pro --device h200-sxm --routing even", "--routing: expected uniform, worst, zipf or zipf:EXPONENT (0 to 8), found 'even'"},
+      {"plan deepseek-v4-pro --device h200-sxm --phase both,", "--phase: expected one of both, prefill, decode"},
+      {"plan diff deepseek-v4-pro tp8 --device h200-sxm", "B is required"},
+      {"plan trace deepseek-v4-flash --layout tp8 --device h200-sxm --out @T/no/such", "cannot write"},
+  };
+  for (const auto& use : uses) {
+    const Output output = weft(use.args);
+    EXPECT_EQ(output.code, std::string(use.message) == "cannot write" ? 3 : 2) << use.args << "\n" << output.err;
+    EXPECT_TRUE(output.out.empty()) << use.args << "\n" << output.out;
+    EXPECT_NE(output.err.find(use.message), std::string::npos) << use.args << "\n" << output.err;
+    EXPECT_EQ(std::count(output.err.begin(), output.err.end(), '\n'), 1) << use.args << "\n" << output.err;
+  }
+}
+
+TEST_F(PlanCommands, FitsOrNot) {
+  const Output fits = weft("plan deepseek-v4-flash --layout tp8+ep8 --device h200-sxm");
+  EXPECT_EQ(fits.code, 0) << fits.err;
+  EXPECT_NE(fits.out.find("fits: "), std::string::npos) << fits.out;
+  for (const char* part : {"routed experts", "TTFT", "TPOT", "sent by a rank in a decode step", "fullest at "}) {
+    EXPECT_NE(fits.out.find(part), std::string::npos) << part << "\n" << fits.out;
+  }
+  const Output does_not = weft("plan deepseek-v4-pro --layout tp2 --device h100-sxm");
+  EXPECT_EQ(does_not.code, 1);
+  EXPECT_NE(does_not.out.find("DOES NOT FIT"), std::string::npos) << does_not.out;
+  EXPECT_NE(does_not.err.find("layout tp2 needs"), std::string::npos) << does_not.err;
+}
+
+// The batch that is said to fit does, and not many more.
+TEST_F(PlanCommands, RoomForRequests) {
+  const std::string args = "plan deepseek-v4-flash --layout tp8+ep8 --device h100-sxm --prompt 65536 --memory";
+  const Json plan = run_json(args);
+  const int64_t most = plan["max_batch"];
+  ASSERT_GT(most, 16);
+  EXPECT_TRUE(run_json(fmt::format("{} --batch {}", args, most * 9 / 10))["fits"]);
+  EXPECT_FALSE(run_json(fmt::format("{} --batch {}", args, most * 11 / 10))["fits"]);
+}
+
+TEST_F(PlanCommands, JsonSaysWhatTheTableSays) {
+  const Json plan = run_json("plan deepseek-v4-pro --layout pp2tp8+ep8 --device b200-sxm --mtp 1 --acceptance 0.8");
+  EXPECT_EQ(plan["schema"], "weft.plan");
+  EXPECT_EQ(plan["version"], 1);
+  EXPECT_EQ(plan["ranks"], 16);
+  ASSERT_EQ(plan["memory"].size(), 2u);
+  for (const Json& stage : plan["memory"]) {
+    int64_t lines = 0;
+    for (const Json& line : stage["lines"]) lines += line["bytes"].get<int64_t>();
+    EXPECT_EQ(lines, stage["total_bytes"].get<int64_t>());
+  }
+  EXPECT_DOUBLE_EQ(plan["service"]["tokens_per_step"].get<double>(), 1.8);
+  EXPECT_GT(plan["service"]["ttft_s"].get<double>(), 0);
+  EXPECT_GT(plan["decode"]["seconds"].get<double>(), 0);
+  EXPECT_EQ(plan["decode"]["stages"].size(), 2u);
+}
+
+TEST_F(PlanCommands, DiffTraceValidate) {
+  const Output diff = weft("plan diff deepseek-v4-flash tp8+ep8 dp8+ep8 --device h200-sxm");
+  EXPECT_EQ(diff.code, 0) << diff.err;
+  EXPECT_NE(diff.out.find("attention F8_E4M3"), std::string::npos) << diff.out;  // sliced here, whole there
+  const Output trace = weft("plan trace deepseek-v4-flash --layout tp8+ep8 --device h200-sxm --ranks 2");
+  EXPECT_EQ(trace.code, 0) << trace.err;
+  const auto events = parse_json(trace.out, "trace");
+  ASSERT_TRUE(events.ok()) << events.status().message();
+  EXPECT_GT((*events)["traceEvents"].size(), 100u);
+  const Output validate = weft("plan --validate");
+  EXPECT_EQ(validate.code, 0) << validate.out << validate.err;
+}
+
+// Ranks that nobody can run here take the same way.
+TEST_F(PlanCommands, ThousandsOfRanks) {
+  const Json plan = run_json("plan deepseek-v4-pro --layout dp128pp8tp4+ep512 --batch 4096 --device h200-sxm");
+  EXPECT_EQ(plan["ranks"], 4096);
+  EXPECT_TRUE(plan["fits"]);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,142 @@
+// weft plan: what a model needs on devices in a layout, and how fast it is there.
+#include <fstream>
+
+#include "cli/command.h"
+#include "cli/plan_options.h"
+#include "planner/report.h"
+#include "planner/validation.h"
+
+namespace weft {
+namespace {
+
+Status write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.flush();
+  return file ? Status() : machine_failed(fmt::format("{}: cannot write", path));
+}
+
+Status verdict(const Plan& plan) {
+  if (plan.fits) return {};
+  return check_failed(fmt::format("layout {} needs {:.2f} GiB a device, {} has {:.2f}", to_string(plan.request.layout),
+                                  static_cast<double>(plan.needed_bytes()) / (1 << 30), plan.request.device->name,
+                                  static_cast<double>(plan.capacity_bytes) / (1 << 30)));
+}
+
+class PlanCommand : public Command {
+ public:
+  void declare(CLI::App& app) override {
+    declare_shared(app, false);
+    app.add_option("--layout", args_.layout, "how the model is split over ranks (docs/layouts.md)")->capture_default_str();
+    app.add_option("--devices", args_.devices, "number of devices; default: what the layout says")->check(whole_number(1));
+    app.add_flag("--memory", memory_only_, "memory alone: the device profile needs no speeds");
+    app.add_flag("--validate", validate_, "every figure that is published or measured elsewhere, beside weft's");
+    app.require_subcommand(0, 1);
+
+    diff_ = app.add_subcommand("diff", "two layouts side by side: weft plan diff MODEL LAYOUT[@ENGINE] LAYOUT[@ENGINE] --device D");
+    declare_shared(*diff_, true);
+    diff_->add_option("A", a_, "layout, or layout@engine")->required();
+    diff_->add_option("B", b_, "layout, or layout@engine")->required();
+
+    trace_ = app.add_subcommand("trace", "timeline for ui.perfetto.dev: a process per rank, a track per stream");
+    declare_shared(*trace_, true);
+    trace_->add_option("--layout", args_.layout, "how the model is split over ranks")->capture_default_str();
+    trace_->add_option("--devices", args_.devices, "number of devices; default: what the layout says")->check(whole_number(1));
+    trace_->add_option("--out", out_, "file; default: stdout");
+    trace_->add_option("--ranks", trace_ranks_, "ranks that are written out")->check(whole_number(1, 4096))->capture_default_str();
+    for (CLI::App* sub : {diff_, trace_}) sub->fallthrough();
+  }
+
+  Status run(Console& console) override {
+    if (validate_) return run_validation(console);
+    WEFT_ASSIGN_OR_RETURN(PlanRequest request, plan_request(args_, console));
+    if (diff_->parsed()) return run_diff(request, console);
+    WEFT_ASSIGN_OR_RETURN(request.layout, plan_layout(args_.layout, args_.devices, args_.local_ranks));
+    PlanOptions options;
+    options.times = !memory_only_;
+    options.timeline = trace_->parsed();
+    WEFT_ASSIGN_OR_RETURN(const Plan plan, make_plan(request, options));
+    if (trace_->parsed()) {
+      const std::string text = plan_trace(plan, trace_ranks_);
+      if (out_.empty()) {
+        console.print(text);
+      } else {
+        WEFT_RETURN_IF_ERROR(write_file(out_, text));
+        console.note(fmt::format("{}: open it in ui.perfetto.dev", out_));
+      }
+      return {};
+    }
+    if (console.json) {
+      console.print_json(plan_json(plan));
+    } else {
+      console.print(plan_text(plan));
+    }
+    return verdict(plan);
+  }
+
+ private:
+  void declare_shared(CLI::App& app, bool required) {
+    CLI::Option* model = app.add_option("MODEL", args_.model.model_dir, "model folder (config.json is enough), config file, or name of a shipped config");
+    if (required) model->required();
+    app.add_flag("--allow-unknown-config", args_.model.allow_unknown_config, "config keys that weft does not know are no error");
+    add_numeric_options(app, args_.model);
+    add_plan_workload_options(app, args_);
+    add_plan_device_options(app, args_);
+  }
+
+  Result<Plan> plan_of(PlanRequest request, const std::string& text) const {
+    const size_t at = text.find('@');
+    WEFT_ASSIGN_OR_RETURN(request.layout, plan_layout(text.substr(0, at), 0, args_.local_ranks));
+    if (at != text.npos) {
+      WEFT_ASSIGN_OR_RETURN(EngineProfile engine, load_engine_profile(text.substr(at + 1), engine_folders()));
+      request.engine = std::make_shared<const EngineProfile>(std::move(engine));
+    }
+    return make_plan(request, {});
+  }
+
+  Status run_diff(const PlanRequest& request, Console& console) const {
+    WEFT_ASSIGN_OR_RETURN(const Plan a, plan_of(request, a_));
+    WEFT_ASSIGN_OR_RETURN(const Plan b, plan_of(request, b_));
+    if (console.json) {
+      console.print_json(plan_diff_json(a, b));
+    } else {
+      console.print(plan_diff_text(a, b));
+    }
+    return {};
+  }
+
+  Status run_validation(Console& console) const {
+    WEFT_ASSIGN_OR_RETURN(const std::vector<ValidationLine> lines, validate_published([&](const std::string& name) -> Result<std::shared_ptr<const Model>> {
+      WEFT_ASSIGN_OR_RETURN(std::shared_ptr<const Checkpoint> checkpoint, open_location(name));
+      WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, open_model(std::move(checkpoint), {}));
+      return std::shared_ptr<const Model>(std::move(model));
+    }));
+    if (console.json) {
+      console.print_json(validation_json(lines));
+    } else {
+      console.print(validation_text(lines));
+    }
+    const auto bad = std::count_if(lines.begin(), lines.end(), [](const ValidationLine& line) { return !line.ok(); });
+    return bad == 0 ? Status() : check_failed(fmt::format("{} of {} figures are off by more than they may be", bad, lines.size()));
+  }
+
+  PlanArgs args_;
+  bool memory_only_ = false, validate_ = false;
+  std::string a_, b_, out_;
+  int64_t trace_ranks_ = 8;
+  CLI::App *diff_ = nullptr, *trace_ = nullptr;
+};
+
+}  // namespace
+
+CommandEntry plan_command() {
+  return make_command<PlanCommand>("plan", "plans a model on devices: memory, traffic, times",
+                                   "  weft plan deepseek-v4-pro --layout tp8+ep8 --device h200-sxm --batch 16\n"
+                                   "  weft plan deepseek-v4-flash --layout pcp8+ep8 --device h100-sxm --prompt 65536 --phase prefill --json\n"
+                                   "  weft plan MODEL_DIR --layout tp2 --device this-machine.json --local-ranks 2 --mtp 1 --acceptance 0.8\n"
+                                   "  weft plan diff deepseek-v4-pro tp8+ep8 dp8+ep8 --device h200-sxm\n"
+                                   "  weft plan trace deepseek-v4-pro --layout tp8+ep8 --device h200-sxm --out trace.json\n"
+                                   "  weft plan --validate\n");
+}
+
+}  // namespace weft
