@@ -69,8 +69,8 @@ Result<std::vector<ValueId>> Graph::add_node(Op op, std::vector<ValueId> in, std
     by_name_.emplace(value_name, node.out.back());
     values_.push_back({std::move(value_name), (*types)[i], ValueRole::kActivation});
   }
-  nodes_.push_back(node);
-  return node.out;
+  nodes_.push_back(std::move(node));
+  return nodes_.back().out;
 }
 
 Status verify(const Graph& graph) {

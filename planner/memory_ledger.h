@@ -35,7 +35,7 @@ struct RankLedger {
   int stage = 0;
   int64_t ranks = 1;                 // of the stage
   std::vector<LedgerLine> lines;     // by category, then largest first
-  int64_t weight_bytes = 0;          // weights, scales and derived: MemoryUse::weight_file_bytes and derived_weight_bytes
+  int64_t weight_bytes = 0;          // weights, scales and derived: MemoryUse::weight_file_bytes + derived_weight_bytes and derived_weight_bytes
   int64_t cache_bytes = 0;           // MemoryUse::cache_bytes
   int64_t arena_bytes = 0;           // MemoryUse::arena_bytes
   ArenaUse arena;                    // MemoryUse::arena

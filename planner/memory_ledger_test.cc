@@ -44,6 +44,7 @@ WeightRule rule(WeightEffect effect, std::vector<std::string> patterns) {
   made.source = "a test";
   made.effect = effect;
   made.patterns = std::move(patterns);
+  if (effect == WeightEffect::kExtraCopy) made.dtype = DType::kBF16;  // as the head is stored
   return made;
 }
 

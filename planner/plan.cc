@@ -59,6 +59,7 @@ class Planner {
     setting_.cache = cache_capacity(layout_, workload_.sizes);
     setting_.threads = r.threads;
     setting_.canonical_sums = r.engine->executor_limits;
+    find_like_stages();
     WEFT_RETURN_IF_ERROR(memory());
     if (options_.times) {
       WEFT_ASSIGN_OR_RETURN(CostModel model, CostModel::create(*r.device));
@@ -84,9 +85,32 @@ class Planner {
     return &graphs_.back();
   }
 
+  // ---- Pipeline stages that are alike in all but the numbers of their layers are looked at once.
+
+  std::string kind_of_stage(int stage) const {
+    const int64_t layers = plan_.request.model->num_layers(), stages = layout_.mesh.pp;
+    // The first one has the embedding, the last one the head; the last but one ends the chain that broadcasts logits.
+    std::string kind = fmt::format("{}{}{}", stage == 0, stage + 1 == stages, stage + 2 == stages);
+    for (int64_t l = stage_begin(stage, stages, layers); l < stage_begin(stage + 1, stages, layers); ++l) {
+      kind += "|" + plan_.request.model->layer_kind(l);
+    }
+    return kind;
+  }
+  // The first stage that is like this one.
+  int like(int stage) const { return like_[static_cast<size_t>(stage)]; }
+  void find_like_stages() {
+    std::map<std::string, int> first;
+    for (int stage = 0; stage < layout_.mesh.pp; ++stage) like_.push_back(first.emplace(kind_of_stage(stage), stage).first->second);
+  }
+
   // ---- Memory
 
   Result<RankLedger> ledger(int stage) {
+    if (like(stage) != stage) {
+      RankLedger same = plan_.ledger[static_cast<size_t>(like(stage))];
+      same.stage = stage;
+      return same;
+    }
     std::vector<const StepGraph*> steps;
     for (StepKey key : workload_.shapes) {
       key.stage = stage;
@@ -288,7 +312,13 @@ class Planner {
     step.micro_batches = work.micro_batches;
     double sum = 0, most = 0;
     for (int stage = 0; stage < layout_.mesh.pp; ++stage) {
-      WEFT_ASSIGN_OR_RETURN(StagePlan made, cost_stage(work, stage));
+      StagePlan made;
+      if (like(stage) == stage) {
+        WEFT_ASSIGN_OR_RETURN(made, cost_stage(work, stage));
+      } else {
+        made = step.stages[static_cast<size_t>(like(stage))];
+        made.rank += (stage - like(stage)) * layout_.mesh.pcp * layout_.mesh.tp;
+      }
       const double seconds = made.seconds + made.hand_over_s;
       sum += seconds;
       most = std::max(most, seconds);
@@ -366,6 +396,7 @@ class Planner {
   Workload workload_;
   StepSetting setting_;
   std::deque<StepGraph> graphs_;
+  std::vector<int> like_;  // by stage
   std::optional<CostModel> cost_;
   bool unverified_ = false;
 };

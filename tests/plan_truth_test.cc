@@ -116,13 +116,13 @@ class Run {
       const RankLedger& want = plan_.ledger[static_cast<size_t>(mesh->coordinate(static_cast<int>(rank)).pp)];
       const MemoryUse& have = before_[rank].memory;
       SCOPED_TRACE(fmt::format("rank {}", rank));
-      EXPECT_EQ(have.weight_file_bytes, want.weight_bytes);
+      EXPECT_EQ(have.weight_file_bytes + have.derived_weight_bytes, want.weight_bytes);
       EXPECT_EQ(have.cache_bytes, want.cache_bytes);
       EXPECT_EQ(have.arena_bytes, want.arena_bytes);
       EXPECT_EQ(have.arena, want.arena);
       int64_t lines = 0;
       for (const LedgerLine& line : want.lines) lines += line.bytes;
-      EXPECT_EQ(lines, have.weight_file_bytes + have.cache_bytes + have.arena_bytes);
+      EXPECT_EQ(lines, have.weight_file_bytes + have.derived_weight_bytes + have.cache_bytes + have.arena_bytes);
     }
   }
 

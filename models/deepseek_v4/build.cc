@@ -20,8 +20,10 @@ class Builder {
  public:
   Builder(std::string name, const Config& config, std::span<const Weight> weights, const GraphOptions& options)
       : c_(config), options_(options), g_(std::move(name)) {
-    for (const Weight& weight : weights) by_name_.emplace(weight.name, &weight);
-    for (const CacheSpec& spec : cache_specs(config, options.mode, options.cache)) caches_.emplace(spec.name, spec);
+    for (const Weight& weight : weights) {
+      if (weight.mtp || weight.layer < 0 || builds(weight.layer)) by_name_.emplace(weight.name, &weight);
+    }
+    for (CacheSpec& spec : cache_specs(config, options.mode, options.cache)) caches_.emplace(spec.name, std::move(spec));
     const TensorType rows{DType::kI32, {options.shape.tokens}};
     tokens_ = g_.input(std::string(kTokensInput), {rows, Rows::kTokens});
     positions_ = g_.input(std::string(kPositionsInput), {rows, Rows::kTokens});
@@ -62,6 +64,9 @@ class Builder {
   }
 
  private:
+  bool builds(int64_t layer) const {
+    return options_.layers.empty() || std::find(options_.layers.begin(), options_.layers.end(), layer) != options_.layers.end();
+  }
   DType a() const { return options_.mode.dtype; }
   ActQuant act_quant() const { return options_.mode.act_quant ? ActQuant::kFp8Block128 : ActQuant::kNone; }
 
