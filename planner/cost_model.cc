@@ -125,13 +125,7 @@ OpCost CostModel::local(const Op& op, const Work& work, TypeSpan in, TypeSpan ou
   OpCost cost;
   cost.flops = work.flops;
   cost.bytes = static_cast<double>(work.bytes_read - work.bytes_repeated + work.bytes_written);
-  const TypeSpan shaped = out.empty() ? in : out;
-  ShapePoint point = {work.rows, work.columns, work.depth, work.count, 0, 0};
-  if (work.rows == 0 && !shaped.empty()) {
-    const Shape& shape = shaped[0].shape();
-    point[0] = static_cast<double>(shape.rank() == 0 ? 1 : shape[0]);
-    point[1] = point[0] == 0 ? 0 : static_cast<double>(shape.num_elements()) / point[0];
-  }
+  const ShapePoint point = shape_point(work, in, out);
   const TableKey key{dtype_name(work.weight), dtype_name(activation), env.local_ranks, env.threads, resident};
   double scale_matrix = 1, scale_vector = 1, scale_memory = 1;
   if (const EfficiencySet::Found found = efficiency_.find(op, key); found.grid != nullptr) {

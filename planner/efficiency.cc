@@ -16,6 +16,16 @@ std::array<std::string_view, sizeof...(I)> names_of_ops(std::index_sequence<I...
 
 }  // namespace
 
+ShapePoint shape_point(const Work& work, TypeSpan in, TypeSpan out) {
+  ShapePoint point = {work.rows, work.columns, work.depth, work.count, 0, 0};
+  const TypeSpan shaped = out.empty() ? in : out;
+  if (work.rows != 0 || shaped.empty()) return point;
+  const Shape& shape = shaped[0].shape();
+  point[0] = static_cast<double>(shape.rank() == 0 ? 1 : shape[0]);
+  point[1] = point[0] == 0 ? 0 : static_cast<double>(shape.num_elements()) / point[0];
+  return point;
+}
+
 EfficiencyGrid::EfficiencyGrid(const EfficiencyTable& table) : table_(table) {
   for (const EfficiencyTable::Axis& axis : table.axes) {
     Axis grid_axis;

@@ -11,6 +11,9 @@ namespace weft {
 // By axis of kTableAxes.
 using ShapePoint = std::array<double, kTableAxes.size()>;
 
+// Where an op with this work and these types stands on the axes.
+ShapePoint shape_point(const Work& work, TypeSpan in, TypeSpan out);
+
 enum class TableMatch { kMeasured, kInterpolated, kHeld };  // on a point, between points, or beyond the grid
 
 struct TableValue {

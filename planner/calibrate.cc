@@ -1,0 +1,187 @@
+#include "planner/calibrate.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "kernels/machine_bench/machine_bench.h"
+#include "planner/calibration_cases.h"
+#include "planner/comm_calibration.h"
+#include "planner/cost_model.h"
+
+namespace weft {
+namespace {
+
+constexpr double kCacheOverMemory = 4;  // stands behind the measured efficiencies: what it is does not matter
+
+Figure measured(double value) { return {value, true, "weft calibrate"}; }
+
+// The machine without efficiencies: what rooflines are computed with.
+DeviceProfile bare_profile(const MachineLimits& limits, const CalibrationOptions& options, int cores) {
+  DeviceProfile profile;
+  profile.name = "this-machine";
+  profile.vendor = "CPU";
+  profile.description = fmt::format("{} cores, {}, measured by weft calibrate", cores, isa_name(options.isa));
+  profile.cores = cores;
+  profile.isa = isa_name(options.isa);
+  const double bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  profile.nominal_bytes = profile.visible_bytes = {bytes, true, "what the operating system reports"};
+  const double best = limits.best_read_bytes_per_s();
+  profile.memory_bytes_per_s = measured(best);
+  profile.cache_bytes = {static_cast<double>(limits.last_level_cache_bytes), true, "what the operating system reports"};
+  profile.cache_bytes_per_s = {kCacheOverMemory * best, true, "four times the memory's; the efficiencies were measured against it"};
+  profile.matrix_flops_per_s[DType::kF32] = measured(limits.f32_flops_per_s);
+  if (options.isa == Isa::kAvx512Bf16 && limits.bf16_dot_flops_per_s > 0) {
+    profile.matrix_flops_per_s[DType::kBF16] = measured(limits.bf16_dot_flops_per_s);
+  }
+  profile.vector_flops_per_s[DType::kF32] = measured(limits.f32_flops_per_s / 2);  // most operations are no multiply-adds
+  const Figure nothing = {0, true, "part of the measured times of the ops"};
+  profile.launch_eager = profile.launch_graph = {nothing, nothing, nothing};
+  for (const char* kind : {"matrix", "vector", "memory"}) {
+    EfficiencyTable one;
+    one.op = kind;
+    one.values = {1};
+    one.provenance = measured(0);
+    profile.efficiency.push_back(std::move(one));
+  }
+  return profile;
+}
+
+struct Placing {
+  int ranks, threads;
+};
+
+// 1 rank of all cores, 2 of half of them, ...
+std::vector<Placing> placings(int cores, int max_ranks) {
+  std::vector<Placing> list;
+  for (int ranks = 1; ranks <= std::min(cores, max_ranks); ranks *= 2) list.push_back({ranks, cores / ranks});
+  return list;
+}
+
+class Calibration {
+ public:
+  Calibration(const CalibrationOptions& options, const CalibrationProgress& progress) : options_(options), progress_(progress) {}
+
+  Result<DeviceProfile> run() {
+    const int cores = static_cast<int>(usable_cores().size());
+    report("memory bandwidth and peaks");
+    KernelBenchOptions bench;
+    bench.isa = options_.isa;
+    WEFT_ASSIGN_OR_RETURN(const MachineLimits limits, measure_machine(bench));
+    profile_ = bare_profile(limits, options_, cores);
+    for (int ranks = 1; ranks <= cores; ++ranks) {
+      for (int threads = 1; ranks * threads <= cores; ++threads) {
+        profile_.shared_bandwidth.push_back({ranks, threads, limits.read_bytes_per_s[static_cast<size_t>(ranks * threads - 1)] / ranks});
+      }
+    }
+    WEFT_ASSIGN_OR_RETURN(const CostModel bare, CostModel::create(complete(profile_)));
+    for (const Placing& placing : placings(cores, options_.max_ranks)) {
+      WEFT_ASSIGN_OR_RETURN(const auto ops, OpBench::make(placing.ranks, placing.threads, options_.isa));
+      for (const CalibrationTable& table : calibration_tables()) WEFT_RETURN_IF_ERROR(measure(table, *ops, bare));
+    }
+    class_tables();
+    WEFT_RETURN_IF_ERROR(collectives(placings(cores, options_.max_ranks)));
+    return std::move(profile_);
+  }
+
+ private:
+  void report(std::string_view what) {
+    if (progress_) progress_(what);
+  }
+
+  // `missing` is filled by the parser; this profile has everything.
+  static DeviceProfile complete(DeviceProfile profile) {
+    profile.missing.clear();
+    return profile;
+  }
+
+  Status measure(const CalibrationTable& table, OpBench& ops, const CostModel& bare) {
+    EfficiencyTable result;
+    result.op = table.op;
+    result.ranks = ops.ranks();
+    result.threads = ops.threads();
+    result.cached = table.cached;
+    result.measured = true;
+    result.provenance = measured(0);
+    std::vector<ShapePoint> points;
+    for (const OpCase& test : table.cases) {
+      WEFT_ASSIGN_OR_RETURN(const ValueTypes out, std::visit([&](const auto& op) { return op.infer(test.in); }, test.op));
+      StepBatch batch;
+      batch.segments = test.segments;
+      CostEnv env;
+      env.threads = ops.threads();
+      env.local_ranks = ops.ranks();
+      env.batch = test.segments.empty() ? nullptr : &batch;
+      env.working_set_bytes = table.cached ? 1 : 0;
+      const WorkEnv work_env{.num_threads = 1, .segments = test.segments};
+      const Work work = std::visit([&](const auto& op) { return op.work(test.in, out, work_env); }, test.op);
+      points.push_back(shape_point(work, test.in, out));
+      if (points.size() == 1 && work.unit == WorkUnit::kMatrix) {
+        result.weight = dtype_name(work.weight);
+        result.activation = dtype_name(work.activation);
+        report(fmt::format("{} {} x {}{}, {} x {} threads", table.op, result.weight, result.activation, table.cached ? ", cached" : "",
+                           ops.ranks(), ops.threads()));
+      } else if (points.size() == 1) {
+        report(fmt::format("{}, {} x {} threads", table.op, ops.ranks(), ops.threads()));
+      }
+      WEFT_ASSIGN_OR_RETURN(const double seconds, ops.measure(test, table.cached, options_.seconds_per_point));
+      WEFT_ASSIGN_OR_RETURN(const OpCost roofline, bare.cost(test.op, test.in, out, env));
+      constexpr double kLeast = 1e-6, kMost = 100;
+      result.values.push_back(std::clamp(roofline.seconds / seconds, kLeast, kMost));
+    }
+    // Values of the axes: along each, of the points where the others are at their first.
+    size_t stride = points.size();
+    for (size_t a = 0; a < table.axes.size(); ++a) {
+      stride /= table.extents[a];
+      const auto feature = static_cast<size_t>(std::find(kTableAxes.begin(), kTableAxes.end(), table.axes[a]) - kTableAxes.begin());
+      EfficiencyTable::Axis axis{table.axes[a], {}};
+      for (size_t i = 0; i < table.extents[a]; ++i) axis.values.push_back(points[i * stride][feature]);
+      result.axes.push_back(std::move(axis));
+    }
+    profile_.efficiency.push_back(std::move(result));
+    return {};
+  }
+
+  // Ops without a table of their own: what the most similar ones reach where they are large.
+  void class_tables() {
+    const auto largest = [&](std::string_view op) {
+      for (const EfficiencyTable& table : profile_.efficiency) {
+        if (table.op == op && table.ranks == 1) return table.values.back();
+      }
+      return 1.0;
+    };
+    const auto set = [&](std::string_view kind, double value, std::string source) {
+      for (EfficiencyTable& table : profile_.efficiency) {
+        if (table.op != kind) continue;
+        table.values = {value};
+        table.provenance.source = std::move(source);
+        return;
+      }
+    };
+    set("matrix", largest("linear"), "weft calibrate: the largest linear layer");
+    set("vector", largest("rms_norm"), "weft calibrate: the largest norm");
+    set("memory", largest("swiglu"), "weft calibrate: the largest swiglu");
+  }
+
+  Status collectives(const std::vector<Placing>& list) {
+    for (const Placing& placing : list) {
+      if (placing.ranks == 1) continue;
+      report(fmt::format("collectives of {} ranks", placing.ranks));
+      WEFT_RETURN_IF_ERROR(calibrate_thread_collectives(placing.ranks, placing.threads, profile_));
+    }
+    return {};
+  }
+
+  const CalibrationOptions& options_;
+  const CalibrationProgress& progress_;
+  DeviceProfile profile_;
+};
+
+}  // namespace
+
+Result<DeviceProfile> calibrate(const CalibrationOptions& options, const CalibrationProgress& progress) {
+  return Calibration(options, progress).run();
+}
+
+}  // namespace weft

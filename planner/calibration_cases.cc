@@ -1,0 +1,214 @@
+#include "planner/calibration_cases.h"
+
+#include <algorithm>
+
+namespace weft {
+namespace {
+
+constexpr DType kBF16 = DType::kBF16, kF32 = DType::kF32;
+
+ValueType rows_of(DType dtype, Shape shape) { return {{dtype, shape}, Rows::kTokens}; }
+ValueType fixed(DType dtype, Shape shape) { return {{dtype, shape}}; }
+
+// Linear layers: y [rows, columns] from `depth` inputs.
+OpCase linear(int64_t rows, int64_t columns, int64_t depth, DType weight, ActQuant quant) {
+  OpCase c{.op = Linear{.dtype = kBF16, .act_quant = quant}, .in = {rows_of(kBF16, {rows, depth}), fixed(weight, {columns, depth})}};
+  c.stored = {0, 1, 0};
+  if (weight == DType::kF8E4M3) {
+    constexpr int64_t kBlock = 128;
+    std::get<Linear>(c.op).scale_rows = std::get<Linear>(c.op).scale_cols = kBlock;
+    c.in.push_back(fixed(DType::kF8E8M0, {(columns + kBlock - 1) / kBlock, (depth + kBlock - 1) / kBlock}));
+  }
+  return c;
+}
+
+CalibrationTable linear_table(DType weight, ActQuant quant, bool cached) {
+  CalibrationTable table{"linear", {"rows", "columns", "depth"}, {}, {}, cached};
+  const std::vector<int64_t> rows = {1, 4, 16, 64, 256}, columns = cached ? std::vector<int64_t>{128, 1024} : std::vector<int64_t>{128, 1024, 8192},
+                             depths = cached ? std::vector<int64_t>{128, 512} : std::vector<int64_t>{128, 1024, 4096};
+  table.extents = {rows.size(), columns.size(), depths.size()};
+  for (const int64_t m : rows) {
+    for (const int64_t n : columns) {
+      for (const int64_t k : depths) table.cases.push_back(linear(m, n, k, weight, quant));
+    }
+  }
+  return table;
+}
+
+// Every expert gets exactly `rows_each` rows: token t picks set t mod (experts / top_k).
+OpCase experts(int64_t rows_each, int64_t num_experts, int64_t top_k, int64_t inner, int64_t hidden) {
+  constexpr int64_t kGroup = 32;
+  const int64_t sets = num_experts / top_k, rows = sets * rows_each;
+  const auto weight = [&](int64_t n, int64_t k) { return fixed(DType::kF4E2M1, {num_experts, n, k}); };
+  const auto scale = [&](int64_t n, int64_t k) { return fixed(DType::kF8E8M0, {num_experts, n, k / kGroup}); };
+  OpCase c{.op = Experts{.act_quant = ActQuant::kFp8Block128, .swiglu_limit = 10, .scale_rows = 1, .scale_cols = kGroup},
+           .in = {rows_of(kBF16, {rows, hidden}), rows_of(DType::kI32, {rows, top_k}), rows_of(kF32, {rows, top_k}), weight(inner, hidden),
+                  weight(inner, hidden), weight(hidden, inner), scale(inner, hidden), scale(inner, hidden), scale(hidden, inner)}};
+  c.stored = {0, 0, 0, 1, 1, 1, 0, 0, 0};
+  for (int64_t t = 0; t < rows; ++t) {
+    for (int64_t j = 0; j < top_k; ++j) c.integers[1].push_back(static_cast<int32_t>(t % sets * top_k + j));
+  }
+  return c;
+}
+
+CalibrationTable experts_table() {
+  CalibrationTable table{"experts", {"rows", "columns"}, {4, 2}, {}, false};
+  for (const int64_t rows : {1, 4, 16, 64}) {
+    table.cases.push_back(experts(rows, 8, 2, 128, 256));
+    table.cases.push_back(experts(rows, 12, 6, 2048, 4096));
+  }
+  return table;
+}
+
+constexpr int64_t kPageEntries = 64;
+
+// Requests of one row each, with the same pages.
+void one_row_each(OpCase& c, int64_t rows, int64_t context, int64_t entries) {
+  std::vector<int32_t> pages;
+  for (int64_t p = 0; p * kPageEntries < entries; ++p) pages.push_back(static_cast<int32_t>(p));
+  for (int64_t r = 0; r < rows; ++r) {
+    c.segments.push_back({static_cast<int32_t>(r), r, 1, context});
+    c.pages.push_back(pages);
+  }
+}
+
+CalibrationTable attention_table() {
+  CalibrationTable table{"sparse_attention", {"rows", "columns", "depth"}, {3, 3, 2}, {}, false};
+  constexpr int64_t kWindow = 64, kRatio = 4;
+  for (const int64_t rows : {1, 8, 128}) {
+    for (const int64_t columns : {128, 640, 2112}) {
+      for (const auto& [heads, dim] : {std::pair<int64_t, int64_t>{4, 128}, {64, 512}}) {
+        const int64_t entries = columns - kWindow, context = entries * kRatio, pages = (entries + kPageEntries - 1) / kPageEntries;
+        OpCase c{.op = SparseAttention{.window = kWindow, .ratio = kRatio, .scale = 0.05, .max_context = context},
+                 .in = {rows_of(kBF16, {rows, heads, dim}), rows_of(kBF16, {rows, dim}), fixed(kF32, {heads}),
+                        fixed(kBF16, {rows, kWindow, dim}), fixed(kBF16, {pages, kPageEntries, dim})}};
+        one_row_each(c, rows, context, entries);
+        table.cases.push_back(std::move(c));
+      }
+    }
+  }
+  return table;
+}
+
+CalibrationTable index_table() {
+  CalibrationTable table{"index_topk", {"rows", "columns", "count"}, {3, 3, 2}, {}, false};
+  constexpr int64_t kRatio = 4, kDim = 128;
+  for (const int64_t rows : {1, 8, 64}) {
+    for (const int64_t entries : {1024, 8192, 32768}) {
+      for (const auto& [heads, top_k] : {std::pair<int64_t, int64_t>{4, 16}, {64, 512}}) {
+        const int64_t context = entries * kRatio;
+        OpCase c{.op = IndexTopK{.ratio = kRatio, .top_k = top_k, .weight_scale = 0.1, .max_context = context},
+                 .in = {rows_of(kBF16, {rows, heads, kDim}), rows_of(kBF16, {rows, heads}), fixed(kBF16, {entries / kPageEntries, kPageEntries, kDim})}};
+        c.on_fp4_grid = {0, 2};
+        one_row_each(c, rows, context, entries);
+        table.cases.push_back(std::move(c));
+      }
+    }
+  }
+  return table;
+}
+
+// Ops whose time follows rows and width. make(rows, width) gives a case.
+template <class Make>
+CalibrationTable row_table(std::string op, std::vector<int64_t> widths, Make make) {
+  CalibrationTable table{std::move(op), {"rows", "columns"}, {4, widths.size()}, {}, false};
+  for (const int64_t rows : {1, 8, 64, 512}) {
+    for (const int64_t width : widths) table.cases.push_back(make(rows, width));
+  }
+  return table;
+}
+
+void add_row_tables(std::vector<CalibrationTable>& tables) {
+  constexpr int64_t kHead = 512, kRotary = 64, kIndexDim = 128, kStreams = 4;
+  const auto heads_shape = [](int64_t rows, int64_t width) {
+    return width > kHead ? Shape{rows, width / kHead, kHead} : Shape{rows, 1, width};
+  };
+  tables.push_back(row_table("rms_norm", {128, 1024, 4096, 32768}, [&](int64_t rows, int64_t width) {
+    constexpr int64_t kWidest = 4096;  // wider: of heads
+    if (width > kWidest) return OpCase{.op = RmsNorm{.eps = 1e-6, .rounding = NormRounding::kEachStep}, .in = {rows_of(kBF16, heads_shape(rows, width))}};
+    return OpCase{.op = RmsNorm{.eps = 1e-6}, .in = {rows_of(kBF16, {rows, width}), fixed(kBF16, {width})}};
+  }));
+  tables.push_back(row_table("rope", {128, 512, 32768}, [&](int64_t rows, int64_t width) {
+    return OpCase{.op = Rope{}, .in = {rows_of(kBF16, heads_shape(rows, width)), rows_of(kF32, {rows, kRotary / 2, 2})}};
+  }));
+  tables.push_back(row_table("quantise", {128, 512, 8192}, [&](int64_t rows, int64_t width) {
+    if (width == kHead) {
+      return OpCase{.op = Quantise{.format = QuantFormat::kFp8, .end = kHead - kRotary, .block = 64}, .in = {rows_of(kBF16, {rows, width})}};
+    }
+    return OpCase{.op = Quantise{.format = QuantFormat::kFp4, .end = kIndexDim, .block = 32, .hadamard = true},
+                  .in = {rows_of(kBF16, {rows, width / kIndexDim, kIndexDim})}};
+  }));
+  const auto hc_weights = [](int64_t mixes, int64_t width, int64_t scales) {
+    return std::vector<ValueType>{fixed(kF32, {mixes, width}), fixed(kF32, {mixes}), fixed(kF32, {scales})};
+  };
+  tables.push_back(row_table("hc_pre", {256, 4096}, [&](int64_t rows, int64_t hidden) {
+    OpCase c{.op = HcPre{20, 1e-6, 1e-6}, .in = {rows_of(kBF16, {rows, kStreams, hidden})}};
+    for (const ValueType& type : hc_weights((2 + kStreams) * kStreams, kStreams * hidden, 3)) c.in.push_back(type);
+    c.stored = {0, 1, 0, 0};
+    return c;
+  }));
+  tables.push_back(row_table("hc_head", {256, 4096}, [&](int64_t rows, int64_t hidden) {
+    OpCase c{.op = HcHead{1e-6, 1e-6}, .in = {rows_of(kBF16, {rows, kStreams, hidden})}};
+    for (const ValueType& type : hc_weights(kStreams, kStreams * hidden, 1)) c.in.push_back(type);
+    c.stored = {0, 1, 0, 0};
+    return c;
+  }));
+  tables.push_back(row_table("hc_post", {256, 4096}, [&](int64_t rows, int64_t hidden) {
+    return OpCase{.op = HcPost{}, .in = {rows_of(kBF16, {rows, hidden}), rows_of(kBF16, {rows, kStreams, hidden}),
+                                         rows_of(kF32, {rows, kStreams + kStreams * kStreams})}};
+  }));
+  tables.push_back(row_table("swiglu", {128, 2048}, [&](int64_t rows, int64_t width) {
+    return OpCase{.op = Swiglu{10}, .in = {rows_of(kBF16, {rows, width}), rows_of(kBF16, {rows, width})}};
+  }));
+  tables.push_back(row_table("add", {256, 4096}, [&](int64_t rows, int64_t width) {
+    return OpCase{.op = Add{}, .in = {rows_of(kF32, {rows, width}), rows_of(kBF16, {rows, width})}};
+  }));
+  tables.push_back(row_table("add_position_bias", {256, 1024}, [&](int64_t rows, int64_t width) {
+    return OpCase{.op = AddPositionBias{}, .in = {rows_of(kF32, {rows, width}), fixed(kF32, {4, width}), rows_of(DType::kI32, {rows})}};
+  }));
+  tables.push_back(row_table("embedding", {1024, 16384}, [&](int64_t rows, int64_t width) {
+    return OpCase{.op = Embedding{.streams = kStreams, .dtype = kBF16}, .in = {rows_of(DType::kI32, {rows}), fixed(kBF16, {4096, width / kStreams})}};
+  }));
+  tables.push_back(row_table("moe_route", {2, 6}, [&](int64_t rows, int64_t top_k) {
+    return OpCase{.op = MoeRoute{.top_k = top_k, .scaling = 1.5}, .in = {rows_of(kF32, {rows, top_k == 2 ? 8 : 256}), fixed(kF32, {top_k == 2 ? 8 : 256})}};
+  }));
+  tables.push_back(row_table("rope_table", {64}, [&](int64_t rows, int64_t) {
+    return OpCase{.op = RopeTable{{.theta = 10000, .rotary_dims = kRotary, .scaling = {}}}, .in = {rows_of(DType::kI32, {rows})}};
+  }));
+  tables.push_back(row_table("ring_write", {128, 512}, [&](int64_t rows, int64_t width) {
+    return OpCase{.op = RingWrite{}, .in = {rows_of(kBF16, {rows, width}), fixed(kBF16, {1, 128, width})}};
+  }));
+  tables.push_back(row_table("compressor", {256, 1024}, [&](int64_t rows, int64_t width) {
+    constexpr int64_t kRatio = 4;
+    const int64_t d = width / 2, first = 4 * kRatio;  // overlapping groups, in the midst of a sequence
+    Compressor op;
+    op.ratio = kRatio;
+    op.eps = 1e-6;
+    op.rope.rotary_dims = kRotary;
+    OpCase c{.op = op,
+             .in = {rows_of(kF32, {rows, width}), rows_of(kF32, {rows, width}), fixed(kBF16, {d}), fixed(kF32, {1, 3 * kRatio, 2 * width}),
+                    fixed(kBF16, {(first + rows) / kRatio / kPageEntries + 1, kPageEntries, d})}};
+    c.segments = {{0, 0, rows, first + rows}};
+    auto& pages = c.pages.emplace_back();
+    for (int64_t p = 0; p < c.in[4].shape()[0]; ++p) pages.push_back(static_cast<int32_t>(p));
+    return c;
+  }));
+}
+
+}  // namespace
+
+std::vector<CalibrationTable> calibration_tables() {
+  std::vector<CalibrationTable> tables;
+  for (const bool cached : {false, true}) {
+    tables.push_back(linear_table(DType::kF8E4M3, ActQuant::kFp8Block128, cached));
+    tables.push_back(linear_table(DType::kF8E4M3, ActQuant::kNone, cached));
+    tables.push_back(linear_table(kBF16, ActQuant::kNone, cached));
+  }
+  tables.push_back(experts_table());
+  tables.push_back(attention_table());
+  tables.push_back(index_table());
+  add_row_tables(tables);
+  return tables;
+}
+
+}  // namespace weft
