@@ -3,7 +3,9 @@
 
 #include "cli/command.h"
 #include "cli/plan_options.h"
+#include "cli/plan_search.h"
 #include "planner/report.h"
+#include "planner/report_html.h"
 #include "planner/validation.h"
 
 namespace weft {
@@ -31,7 +33,9 @@ class PlanCommand : public Command {
     app.add_option("--devices", args_.devices, "number of devices; default: what the layout says")->check(whole_number(1));
     app.add_flag("--memory", memory_only_, "memory alone: the device profile needs no speeds");
     app.add_flag("--validate", validate_, "every figure that is published or measured elsewhere, beside weft's");
+    app.add_option("--html", html_, "the plan as one HTML page, beside what is printed");
     app.require_subcommand(0, 1);
+    search_.declare(app);
 
     diff_ = app.add_subcommand("diff", "two layouts side by side: weft plan diff MODEL LAYOUT[@ENGINE] LAYOUT[@ENGINE] --device D");
     declare_shared(*diff_, true);
@@ -48,13 +52,14 @@ class PlanCommand : public Command {
   }
 
   Status run(Console& console) override {
+    if (search_.parsed()) return search_.run(console);
     if (validate_) return run_validation(console);
     WEFT_ASSIGN_OR_RETURN(PlanRequest request, plan_request(args_, console));
     if (diff_->parsed()) return run_diff(request, console);
     WEFT_ASSIGN_OR_RETURN(request.layout, plan_layout(args_.layout, args_.devices, args_.local_ranks));
     PlanOptions options;
     options.times = !memory_only_;
-    options.timeline = trace_->parsed();
+    options.timeline = trace_->parsed() || !html_.empty();
     WEFT_ASSIGN_OR_RETURN(const Plan plan, make_plan(request, options));
     if (trace_->parsed()) {
       const std::string text = plan_trace(plan, trace_ranks_);
@@ -65,6 +70,11 @@ class PlanCommand : public Command {
         console.note(fmt::format("{}: open it in ui.perfetto.dev", out_));
       }
       return {};
+    }
+    if (!html_.empty()) {
+      const std::string title = fmt::format("weft plan: {}, {} on {}", request.model_name, to_string(request.layout), request.device->name);
+      WEFT_RETURN_IF_ERROR(write_report_html(html_, {title, &plan, nullptr}));
+      console.note(fmt::format("{}: the report", html_));
     }
     if (console.json) {
       console.print_json(plan_json(plan));
@@ -122,7 +132,8 @@ class PlanCommand : public Command {
 
   PlanArgs args_;
   bool memory_only_ = false, validate_ = false;
-  std::string a_, b_, out_;
+  std::string a_, b_, out_, html_;
+  PlanSearch search_;
   int64_t trace_ranks_ = 8;
   CLI::App *diff_ = nullptr, *trace_ = nullptr;
 };
@@ -136,6 +147,7 @@ CommandEntry plan_command() {
                                    "  weft plan MODEL_DIR --layout tp2 --device this-machine.json --local-ranks 2 --mtp 1 --acceptance 0.8\n"
                                    "  weft plan diff deepseek-v4-pro tp8+ep8 dp8+ep8 --device h200-sxm\n"
                                    "  weft plan trace deepseek-v4-pro --layout tp8+ep8 --device h200-sxm --out trace.json\n"
+                                   "  weft plan search deepseek-v4-flash --device h20-96g --devices 8,16 --ttft 2s --tpot 50ms\n"
                                    "  weft plan --validate\n");
 }
 

@@ -61,6 +61,10 @@ class Planner {
     setting_.canonical_sums = r.engine->executor_limits;
     find_like_stages();
     WEFT_RETURN_IF_ERROR(memory());
+    if (options_.fitting_only && !plan_.fits) {
+      marks();
+      return std::move(plan_);
+    }
     if (options_.times) {
       WEFT_ASSIGN_OR_RETURN(CostModel model, CostModel::create(*r.device));
       cost_ = std::move(model);

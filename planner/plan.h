@@ -81,6 +81,7 @@ struct PlanOptions {
   bool ops = true;             // op tables
   bool timeline = false;       // events of the schedule
   bool max_batch = true;
+  bool fitting_only = false;   // memory alone for what does not fit
 };
 
 // Errors: the request (check_request), the model's contract for the layout, with times: figures that the device profile lacks. A

@@ -24,7 +24,8 @@ std::string_view objective_name(Objective objective);
 
 struct SearchRequest {
   PlanRequest plan;                      // layout, batch and phase are what is searched for
-  std::vector<int64_t> devices;          // totals to look at
+  std::string device_text, engine_text;  // as the user wrote them; empty: the names of the profiles
+  std::vector<int64_t> devices;          // totals to look at; of CPUs each has plan.local_ranks ranks
   Objective objective = Objective::kThroughput;
   std::optional<double> ttft_s, tpot_s;  // limits: ServiceResult::ttft_s; tpot_loaded_s where prefill and decode share devices, else tpot_s
   bool together = true, apart = true;    // prefill and decode on the same devices; disaggregated
