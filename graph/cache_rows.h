@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "sharding/dcp.h"
 #include "tensor/tensor.h"
 
 namespace weft {
@@ -27,14 +28,19 @@ class RingRows {
   int64_t ring_rows_, row_bytes_;
 };
 
-// A kAppend cache [num_pages, page_entries, width] through the block table of one request.
+// A kAppend cache [num_pages, page_entries, width] through the block table of one request. A rank of a sharded cache has a part
+// of the entries of every page: row(entry) is for those that it holds, page and page_entries count the rows that are here.
 class PagedRows {
  public:
-  PagedRows(const TensorView& cache, std::span<const int32_t> pages)
+  PagedRows(const TensorView& cache, std::span<const int32_t> pages, const CacheShard& shard = {})
       : base_(cache.as<std::byte>()), page_entries_(cache.shape()[1]),
-        row_bytes_(TensorType{cache.dtype(), {cache.shape()[2]}}.bytes()), pages_(pages) {}
+        row_bytes_(TensorType{cache.dtype(), {cache.shape()[2]}}.bytes()), pages_(pages), shard_(shard) {}
 
-  std::byte* row(int64_t entry) const { return page(entry / page_entries_) + (entry % page_entries_) * row_bytes_; }
+  bool holds(int64_t entry) const { return shard_.holds(entry); }
+  std::byte* row(int64_t entry) const {
+    const int64_t local = shard_.local_row(entry);
+    return page(local / page_entries_) + (local % page_entries_) * row_bytes_;
+  }
   std::byte* page(int64_t index) const { return base_ + pages_[index] * page_entries_ * row_bytes_; }
   int64_t page_entries() const { return page_entries_; }
   int64_t row_bytes() const { return row_bytes_; }
@@ -43,6 +49,7 @@ class PagedRows {
   std::byte* base_;
   int64_t page_entries_, row_bytes_;
   std::span<const int32_t> pages_;
+  CacheShard shard_;
 };
 
 }  // namespace weft

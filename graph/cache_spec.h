@@ -32,14 +32,15 @@ struct CacheSpec {
 struct CacheCapacity {
   int64_t num_slots = 1;       // requests at a time
   int64_t num_pages = 0;       // pages of kAppend caches, shared by the requests
-  int64_t page_tokens = 256;   // tokens of a page: a multiple of every ratio
+  int64_t page_tokens = 256;   // tokens of a page: a multiple of every ratio x ranks that share its entries
   int64_t max_context = 0;     // longest request in tokens
   int64_t draft_rows = 0;      // most positions that a step may compute and later forget
 
   bool operator==(const CacheCapacity&) const = default;
 };
 
-// [num_slots, ring_rows, width] or [num_pages, page_tokens / ratio, width]
-TensorType cache_type(const CacheSpec& spec, const CacheCapacity& capacity);
+// [num_slots, ring_rows, width] or [num_pages, page_tokens / ratio, width]; of one of the `ranks` that hold the entries of each
+// page in turn, [num_pages, page_tokens / ratio / ranks, width]. Rings are whole on every rank.
+TensorType cache_type(const CacheSpec& spec, const CacheCapacity& capacity, int64_t ranks = 1);
 
 }  // namespace weft

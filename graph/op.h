@@ -5,6 +5,8 @@
 
 #include "graph/ops/attention.h"
 #include "graph/ops/collective.h"
+#include "graph/ops/dcp.h"
+#include "graph/ops/dcp_merge.h"
 #include "graph/ops/elementwise.h"
 #include "graph/ops/embedding.h"
 #include "graph/ops/hyper_connection_op.h"
@@ -14,12 +16,14 @@
 #include "graph/ops/quantise_op.h"
 #include "graph/ops/rms_norm_op.h"
 #include "graph/ops/rope_op.h"
+#include "graph/ops/split_compressor.h"
 
 namespace weft {
 
 using Op = std::variant<Embedding, RmsNorm, LayerNorm, Linear, RopeTable, Rope, Quantise, HcPre, HcPost, HcHead, Swiglu, Add, AddStreams,
                         AddPositionBias, Concat, GatherRows, MoeRoute, Experts, ExpertSlots, RingWrite, AppendRows, Compressor, IndexTopK, SparseAttention, AllReduce,
-                        ReduceScatter, AllGather, SliceRows, HeadsToRows, SharedQuantise, RowAbsmax, ExpertDispatch, ExpertCombine>;
+                        ReduceScatter, AllGather, SliceRows, HeadsToRows, SharedQuantise, RowAbsmax, ExpertDispatch, ExpertCombine, FetchEntries,
+                        IndexCandidates, MergeTopK, GatherHeads, PartialAttention, MergePartials, SplitCompressor>;
 
 template <class>
 inline constexpr bool each_satisfies_op_spec = false;

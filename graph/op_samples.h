@@ -121,6 +121,22 @@ inline std::vector<OpSample> op_samples(std::mt19937_64& random) {
         fixed(f32, scales(inner, d)), fixed(f32, scales(inner, d)), fixed(f32, scales(d, inner))}},
       {ExpertCombine{MeshAxis::kEp, size, pick(1, 3), a},
        {received(f32, {all, top_k, d}), received(i32, {all, top_k}), fixed(i32, {size}), tokens(i32, {t, top_k})}},
+      {FetchEntries{MeshAxis::kDcp, size, ratio, pick(1, 1000), room}, {lies(cache, MeshAxis::kDcp, Placement::sharded(1))}},
+      {FetchEntries{MeshAxis::kDcp, size, ratio, pick(1, 1000), room},
+       {lies(cache, MeshAxis::kDcp, Placement::sharded(1)), tokens(i32, {t, top_k})}},
+      {IndexCandidates{size, {ratio, top_k, number(), pick(1, 1000)}},
+       {tokens(a, {t, heads, hd}), tokens(a, {t, heads}), lies(cache, MeshAxis::kDcp, Placement::sharded(1))}},
+      {MergeTopK{ratio, top_k}, {tokens(i32, {t, size * top_k, 2})}},
+      {GatherHeads{MeshAxis::kDcp, size}, {lies(tokens(a, {t, heads, hd}), MeshAxis::kTp, Placement::sharded(1))}},
+      {PartialAttention{size, {window, ratio, number(), pick(1, 1000), false}},
+       {lies(tokens(a, {t, size * heads, hd}), MeshAxis::kTp, Placement::sharded(1)), tokens(a, {t, hd}), fixed(a, {slots, window, hd}),
+        lies(cache, MeshAxis::kDcp, Placement::sharded(1)), tokens(i32, {t, top_k})}},
+      {MergePartials{MeshAxis::kDcp, size, a},
+       {lies(lies(tokens(f32, {t, size * heads, hd + 1}), MeshAxis::kTp, Placement::sharded(1)), MeshAxis::kDcp, Placement::partial()),
+        lies(fixed(f32, {heads}), MeshAxis::kTp, Placement::sharded(0))}},
+      {SplitCompressor{axis, size, {ratio, number(), rope, flag(), quantise}},
+       {lies(pool, axis, Placement::sharded(0)), lies(pool, axis, Placement::sharded(0)), fixed(DType::kBF16, {hd}),
+        fixed(f32, {slots, 2 * ratio + pick(0, 3), 2 * w}), cache}},
   };
   samples.insert(samples.end(), between.begin(), between.end());
   return samples;

@@ -47,4 +47,10 @@ Status expect_dtype(std::string_view op, TypeSpan in, int input, std::string_vie
   return invalid_argument(fmt::format("{}: {} is {}, expected {}", op, name, dtype_name(dtype), list));
 }
 
+Status expect_cache(std::string_view op, TypeSpan in, int input, std::string_view name, int64_t width) {
+  WEFT_RETURN_IF_ERROR(expect_rank(op, in, input, name, 3));
+  WEFT_RETURN_IF_ERROR(expect_range(op, fmt::format("rows of {}", name), in[input].shape()[1], 1, 1 << 30));
+  return expect_dim(op, fmt::format("width of {}", name), in[input].shape()[2], width);
+}
+
 }  // namespace weft

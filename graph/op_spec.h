@@ -48,5 +48,7 @@ Status expect_rank_2_or_3(std::string_view op, TypeSpan in, int input, std::stri
 Status expect_dim(std::string_view op, std::string_view name, int64_t found, int64_t expected);
 Status expect_range(std::string_view op, std::string_view name, int64_t found, int64_t at_least, int64_t at_most);
 Status expect_dtype(std::string_view op, TypeSpan in, int input, std::string_view name, std::initializer_list<DType> allowed);
+// A cache [slots or pages, rows, width].
+Status expect_cache(std::string_view op, TypeSpan in, int input, std::string_view name, int64_t width);
 
 }  // namespace weft

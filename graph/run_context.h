@@ -9,9 +9,17 @@
 #include "graph/rank_context.h"
 #include "graph/row_sets.h"
 #include "graph/step_batch.h"
+#include "sharding/dcp.h"
 #include "tensor/tensor.h"
 
 namespace weft {
+
+// The part of an appended cache that a rank holds: entries are split over dcp, in turn (placement shard(1)), or whole.
+inline CacheShard cache_shard(const Placements& placements, const RankContext& ranks) {
+  constexpr auto kDcp = static_cast<size_t>(MeshAxis::kDcp);
+  if (placements[kDcp] != Placement::sharded(1)) return {};
+  return {{1, ranks.size[kDcp]}, ranks.index[kDcp]};
+}
 
 struct RunContext {
   std::span<const TensorView> in;
@@ -27,7 +35,8 @@ struct RunContext {
   RowSet row_set = RowSet::kAll;      // of input 0
   RowSet key_row_set = RowSet::kAll;  // of input 1
   RowSet out_row_set = RowSet::kAll;  // of output 0
-  std::string_view name = {};         // of output 0: what errors of collectives call the value
+  CacheShard cache_shard = {};        // of the appended caches among the inputs
+  std::string_view name = {};         // of output 0, or of the cache: what errors of collectives call the value
   int64_t* received_rows = nullptr;   // set by expert_dispatch: rows of kReceived values from now on
 
   // Requests of the rows of input 0, row0 counted in these rows.

@@ -1,6 +1,7 @@
 // What one step computes: rows of several requests, flattened. Plain data; the same for every node of the graph.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -8,6 +9,12 @@
 #include "sharding/segment.h"
 
 namespace weft {
+
+// The segment in which a row lies; segments ascend by row0, without gaps.
+inline const Segment& segment_of_row(std::span<const Segment> segments, int64_t row) {
+  auto after = std::upper_bound(segments.begin(), segments.end(), row, [](int64_t r, const Segment& s) { return r < s.row0; });
+  return *(after - 1);
+}
 
 struct StepBatch {
   std::vector<Segment> segments;      // ascending row0, gapless from row 0; at most one per request

@@ -12,6 +12,8 @@ CacheCapacity cache_capacity(const Layout& layout, const EngineSizes& sizes) {
   capacity.num_slots = ceil_div(sizes.max_sequences, static_cast<int64_t>(layout.mesh.dp));
   capacity.max_context = sizes.max_context;
   capacity.draft_rows = sizes.max_drafts;
+  // Ranks that hold the entries of a page in turn each have as many of them as one rank has of a page of its own.
+  capacity.page_tokens *= layout.mesh.dcp;
   // The sequences of one data-parallel group; every one may leave its last page unfilled.
   const int64_t tokens = std::min(sizes.total_context, capacity.num_slots * sizes.max_context);
   capacity.num_pages = ceil_div(tokens, capacity.page_tokens) + (capacity.num_slots - 1);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -31,7 +32,7 @@ bool owns_requests(const Layout& layout, StepPhase phase) {
 }
 
 struct RowChoice {
-  RowSet residual, queries, unique, writers = RowSet::kAll;
+  RowSet residual, queries, unique, writers = RowSet::kAll, keys = RowSet::kAll;
 };
 
 RowChoice choose_rows(const Layout& layout, StepPhase phase) {
@@ -41,6 +42,7 @@ RowChoice choose_rows(const Layout& layout, StepPhase phase) {
   rows.residual = deeper(outer, tp && layout.sequence_parallel);
   rows.queries = splits_queries_over_tp(layout, phase) ? RowSet::kTp : outer;
   if (owns_requests(layout, phase)) rows.writers = rows.residual = RowSet::kTp;
+  rows.keys = layout.compressor == CompressorChoice::kSplit && rows.writers == RowSet::kAll ? rows.queries : rows.writers;
   rows.unique = deeper(pcp_rows || layout.mesh.pcp == 1 ? outer : RowSet::kPcp, tp);
   return rows;
 }
@@ -112,14 +114,12 @@ std::string check_canonical_blocks(std::string_view what, int64_t inputs, int64_
 Status check_executable(const Layout& layout) {
   WEFT_RETURN_IF_ERROR(check_layout(layout));
   static const LayoutRule<> kRules[] = {
-      {"dcp", [](const Layout& l) { return l.mesh.dcp > 1 ? std::string("decode context parallel (dcp > 1) cannot be run yet; plan only") : ""; }},
       {"owned", [](const Layout& l) {
          return l.split == TokenSplit::kOwned && l.attention != AttentionChoice::kDsaCp
                     ? std::string("split=owned needs dsa_cp, whose prefill fills the caches of every rank: tpN+dsa_cp+owned")
                     : "";
        }},
       {"moe", [](const Layout& l) { return l.moe == MoeChoice::kTp ? std::string("moe=tp cannot be run yet; plan only") : ""; }},
-      {"compressor", [](const Layout& l) { return l.compressor == CompressorChoice::kSplit ? std::string("compressor=split cannot be run yet; plan only") : ""; }},
   };
   return check_rules(std::span<const LayoutRule<>>(kRules), layout);
 }
@@ -140,9 +140,18 @@ Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOp
            (split == WeightSplit::kOutputGroups || split == WeightSplit::kOutputInputs);
   };
   shard_options.canonical_sums = options.canonical_sums;
+  if (layout.mesh.dcp > 1) {
+    std::set<std::string> appended;
+    for (const CacheSpec& spec : model.caches(options.mode, options.cache)) {
+      if (spec.kind == CacheKind::kAppend) appended.insert(spec.name);
+    }
+    shard_options.merge_partials = layout.dcp_mode == DcpMode::kMerge && phase == StepPhase::kDecode;
+    shard_options.split_entries = [appended](const Value& state) { return appended.contains(state.name); };
+  }
   shard_options.writers = rows.writers;
   shard_options.residual = rows.residual;
   shard_options.queries = rows.queries;
+  shard_options.keys = rows.keys;
   shard_options.unique = rows.unique;
   if (layout.router == RouterChoice::kFull) {  // before the rows are sliced for the experts
     shard_options.router = splits_rows_over_pcp(layout, phase) ? RowSet::kPcp : RowSet::kAll;

@@ -14,18 +14,33 @@ int64_t saved_rows(const CacheSpec& spec, int64_t length) {
   return spec.kind == CacheKind::kRing ? spec.ring_rows : length / spec.ratio;
 }
 
-std::byte* saved_row(const CacheSpec& spec, const TensorView& cache, int32_t slot, std::span<const int32_t> pages, int64_t i) {
-  return spec.kind == CacheKind::kRing ? RingRows(cache).row(slot, i) : PagedRows(cache, pages).row(i);
-}
-
 }  // namespace
 
-Result<CacheStore> CacheStore::create(std::vector<CacheSpec> specs, const CacheCapacity& capacity) {
+std::vector<std::byte> join_entries(const CacheSpec& spec, int64_t length, std::span<const std::vector<std::byte>> by_rank) {
+  const DcpShard shard{1, static_cast<int>(by_rank.size())};
+  std::vector<std::byte> rows(static_cast<size_t>(saved_rows(spec, length) * spec.row_bytes()));
+  for (int64_t i = 0; i < saved_rows(spec, length); ++i) {
+    const std::vector<std::byte>& of_owner = by_rank[static_cast<size_t>(shard.owner(i))];
+    WEFT_CHECK((shard.local_row(i) + 1) * spec.row_bytes() <= static_cast<int64_t>(of_owner.size()), "'{}': entry {}", spec.name, i);
+    std::memcpy(rows.data() + i * spec.row_bytes(), of_owner.data() + shard.local_row(i) * spec.row_bytes(),
+                static_cast<size_t>(spec.row_bytes()));
+  }
+  return rows;
+}
+
+std::byte* CacheStore::saved_row(const CacheSpec& spec, const TensorView& cache, int32_t slot, int64_t i) const {
+  if (spec.kind == CacheKind::kRing) return RingRows(cache).row(slot, i);
+  return shard_.holds(i) ? PagedRows(cache, pages_[slot], shard_).row(i) : nullptr;
+}
+
+Result<CacheStore> CacheStore::create(std::vector<CacheSpec> specs, const CacheCapacity& capacity, const CacheShard& shard) {
   CacheStore store;
   store.capacity_ = capacity;
+  store.shard_ = shard;
   store.specs_ = std::move(specs);
   for (size_t i = 0; i < store.specs_.size(); ++i) {
-    WEFT_ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate(cache_type(store.specs_[i], capacity).bytes()));
+    WEFT_ASSIGN_OR_RETURN(Buffer buffer,
+                          Buffer::allocate(cache_type(store.specs_[i], capacity, shard.shard.ranks).bytes()));
     store.buffers_.push_back(std::move(buffer));
     store.by_name_.emplace(store.specs_[i].name, i);
   }
@@ -46,7 +61,7 @@ int64_t CacheStore::reserved_bytes() const {
 TensorView CacheStore::view(std::string_view name) const {
   const auto at = by_name_.find(std::string(name));
   WEFT_CHECK(at != by_name_.end(), "cache '{}'", name);
-  return {cache_type(specs_[at->second], capacity_), buffers_[at->second].data(), {}};
+  return {cache_type(specs_[at->second], capacity_, shard_.shard.ranks), buffers_[at->second].data(), {}};
 }
 
 Result<int32_t> CacheStore::open() {
@@ -115,9 +130,10 @@ SavedSequence CacheStore::save(int32_t slot) const {
   for (const CacheSpec& spec : specs_) {
     std::vector<std::byte>& rows = saved.rows.emplace_back();
     const TensorView cache = view(spec.name);
-    rows.resize(saved_rows(spec, saved.length) * spec.row_bytes());
+    rows.reserve(static_cast<size_t>(saved_rows(spec, saved.length) * spec.row_bytes()));
     for (int64_t i = 0; i < saved_rows(spec, saved.length); ++i) {
-      std::memcpy(rows.data() + i * spec.row_bytes(), saved_row(spec, cache, slot, pages_[slot], i), spec.row_bytes());
+      const std::byte* row = saved_row(spec, cache, slot, i);
+      if (row != nullptr) rows.insert(rows.end(), row, row + spec.row_bytes());
     }
   }
   return saved;
@@ -129,7 +145,8 @@ void CacheStore::for_rows_since(int32_t slot, int64_t from, int64_t length, F&& 
     const TensorView cache = view(spec.name);
     const int64_t first = spec.kind == CacheKind::kRing ? 0 : from / spec.ratio;
     for (int64_t i = first; i < saved_rows(spec, length); ++i) {
-      visit(std::span(saved_row(spec, cache, slot, pages_[slot], i), static_cast<size_t>(spec.row_bytes())));
+      std::byte* row = saved_row(spec, cache, slot, i);
+      if (row != nullptr) visit(std::span(row, static_cast<size_t>(spec.row_bytes())));
     }
   }
 }
@@ -167,7 +184,8 @@ Status CacheStore::restore(int32_t slot, const SavedSequence& saved) {
     const CacheSpec& spec = specs_[c];
     const TensorView cache = view(spec.name);
     for (int64_t i = 0; i < saved_rows(spec, saved.length); ++i) {
-      std::memcpy(saved_row(spec, cache, slot, pages_[slot], i), saved.rows[c].data() + i * spec.row_bytes(), spec.row_bytes());
+      std::byte* row = saved_row(spec, cache, slot, i);
+      if (row != nullptr) std::memcpy(row, saved.rows[c].data() + i * spec.row_bytes(), spec.row_bytes());
     }
   }
   advance(slot, saved.length);

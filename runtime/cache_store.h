@@ -2,6 +2,9 @@
 //
 // A slot holds one request: `length` tokens are in its caches. Pages of the kAppend caches are taken as the length grows and go
 // back when the slot is closed. Memory is reserved for the whole capacity at once and touched as it fills.
+//
+// The entries of kAppend caches may be spread over ranks (decode context parallel): every rank has the same pages and block tables
+// and of every page a part of the entries. Rings are whole on every rank.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +16,14 @@
 
 #include "base/status.h"
 #include "graph/cache_spec.h"
+#include "sharding/dcp.h"
 #include "tensor/buffer.h"
 #include "tensor/tensor.h"
 
 namespace weft {
+
+// Entries that the ranks of a sharded cache saved, each its own, as one rank saves them.
+std::vector<std::byte> join_entries(const CacheSpec& spec, int64_t length, std::span<const std::vector<std::byte>> by_rank);
 
 // The state of one request, apart from any slot: what prefix caching, eviction and moving to another engine need.
 struct SavedSequence {
@@ -27,13 +34,14 @@ struct SavedSequence {
 
 class CacheStore {
  public:
-  static Result<CacheStore> create(std::vector<CacheSpec> specs, const CacheCapacity& capacity);
+  static Result<CacheStore> create(std::vector<CacheSpec> specs, const CacheCapacity& capacity, const CacheShard& shard = {});
 
+  const CacheShard& shard() const { return shard_; }
   const CacheCapacity& capacity() const { return capacity_; }
   const std::vector<CacheSpec>& specs() const { return specs_; }
   int64_t reserved_bytes() const;  // of all buffers
 
-  TensorView view(std::string_view name) const;  // the whole cache, as the graph's state value has it
+  TensorView view(std::string_view name) const;  // the whole cache, as the graph of this rank has it
   const std::vector<std::vector<int32_t>>& block_tables() const { return pages_; }
 
   // Errors when all slots are taken.
@@ -55,8 +63,9 @@ class CacheStore {
   std::vector<std::byte> rows_since(int32_t slot, int64_t from, int64_t length) const;
   void set_rows_since(int32_t slot, int64_t from, int64_t length, std::span<const std::byte> rows);
 
+  // Of a sharded cache the entries of this rank (join_entries).
   SavedSequence save(int32_t slot) const;
-  // Into an open slot of length 0.
+  // What one rank saved, into an open slot of length 0.
   Status restore(int32_t slot, const SavedSequence& saved);
 
  private:
@@ -64,7 +73,11 @@ class CacheStore {
   template <class F>
   void for_rows_since(int32_t slot, int64_t from, int64_t length, F&& visit) const;
 
+  // Row i of a saved cache, if it is here; else null.
+  std::byte* saved_row(const CacheSpec& spec, const TensorView& cache, int32_t slot, int64_t i) const;
+
   CacheCapacity capacity_;
+  CacheShard shard_;
   std::vector<CacheSpec> specs_;
   std::vector<Buffer> buffers_;  // parallel to specs_
   std::unordered_map<std::string, size_t> by_name_;

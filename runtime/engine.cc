@@ -362,19 +362,23 @@ Result<Engine::Messages> Engine::ask(std::span<const std::byte> command) {
 Result<SavedSequence> Engine::save(int32_t slot) {
   if (world_ == nullptr) return rank_->save(slot);
   WEFT_ASSIGN_OR_RETURN(const Messages messages, ask(message(CommandKind::kSave).put(slot).bytes()));
-  std::map<std::string, std::vector<std::byte>> caches;
-  for (const auto& bytes : messages) {
-    MessageReader reader(bytes);
+  // Of every cache one copy; where the dcp ranks hold entries in turn, the parts of one of their groups.
+  const int dcp = options().layout.mesh.dcp;
+  std::map<std::string, std::vector<std::vector<std::byte>>> caches;
+  for (size_t rank = 0; rank < messages.size(); ++rank) {
+    MessageReader reader(messages[rank]);
     for (auto left = reader.get<int64_t>(); left > 0; --left) {
-      std::string name = reader.get_text();
-      caches.try_emplace(std::move(name), reader.get_list<std::byte>());
+      std::vector<std::vector<std::byte>>& parts = caches[reader.get_text()];
+      std::vector<std::byte> rows = reader.get_list<std::byte>();
+      if (static_cast<int>(parts.size()) == static_cast<int>(rank) % dcp) parts.push_back(std::move(rows));
     }
   }
   SavedSequence saved{rank_->length(slot), {}};
   for (const CacheSpec& spec : model().caches(options().mode, rank_->caches().capacity())) {
     const auto at = caches.find(spec.name);
-    WEFT_CHECK(at != caches.end(), "no rank has cache '{}'", spec.name);
-    saved.rows.push_back(std::move(at->second));
+    WEFT_CHECK(at != caches.end() && static_cast<int>(at->second.size()) == dcp, "no ranks have cache '{}'", spec.name);
+    const bool split = dcp > 1 && spec.kind == CacheKind::kAppend;
+    saved.rows.push_back(split ? join_entries(spec, saved.length, at->second) : std::move(at->second[0]));
   }
   return saved;
 }

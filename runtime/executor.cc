@@ -120,9 +120,15 @@ Status Executor::run(const StepBatch& batch, const RowSets& rows, std::span<cons
       ctx.row_set = row_set(graph_.value(node.in[0]).type.placement);
     }
     if (node.in.size() > 1) ctx.key_row_set = row_set(graph_.value(node.in[1]).type.placement);
+    for (ValueId id : node.in) {
+      if (graph_.value(id).role == ValueRole::kState) ctx.cache_shard = cache_shard(graph_.value(id).type.placement, *ranks_);
+      if (!ctx.cache_shard.whole()) break;
+    }
     if (!node.out.empty()) {
       ctx.out_row_set = row_set(graph_.value(node.out[0]).type.placement);
       ctx.name = graph_.value(node.out[0]).name;
+    } else {
+      ctx.name = graph_.value(node.in.back()).name;  // the cache that it fills
     }
     const Status status = std::visit([&](const auto& op) { return op.run(ctx); }, node.op);
     if (!status.ok()) {

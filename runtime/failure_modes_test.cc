@@ -230,7 +230,8 @@ TEST(FailureModes, FailureMode29_HeadSplitCutsOutputGroups) {
 // ---- Caches
 
 TEST(FailureModes, FailureMode10_EveryRankWritesAllRows) {
-  expect_caches_of_one_rank({}, {"tp2", "tp2+sp", "tp2+dsa_cp+sp", "pcp2", "pcp2+split=zigzag", "tp2pcp2+sp"});
+  expect_caches_of_one_rank({}, {"tp2", "tp2+sp", "tp2+dsa_cp+sp", "pcp2", "pcp2+split=zigzag", "tp2pcp2+sp",
+                                 "tp2+dsa_cp+sp+compressor=split", "pcp2+split=zigzag+compressor=split"});
   Scenario pro;
   pro.model = kPro;
   pro.dtype = DType::kF32;
@@ -241,8 +242,9 @@ TEST(FailureModes, FailureMode10_EveryRankWritesAllRows) {
 TEST(FailureModes, FailureMode36_TailStateIsThereInDecode) {
   Scenario scenario;
   scenario.steps = {{42, 86}, {1, 1}, {1, 1}, {1, 1}};
-  expect_caches_of_one_rank(scenario, {"tp2+dsa_cp", "tp2+dsa_cp+sp", "pcp2+split=zigzag"});
-  expect_logits_of_one_rank(scenario, {"tp2+dsa_cp+owned", "tp2+dsa_cp+sp+owned"});
+  expect_caches_of_one_rank(scenario, {"tp2+dsa_cp", "tp2+dsa_cp+sp", "pcp2+split=zigzag", "pcp2+compressor=split",
+                                       "tp2+dsa_cp+split=zigzag+compressor=split"});
+  expect_logits_of_one_rank(scenario, {"tp2+dsa_cp+owned", "tp2+dsa_cp+sp+owned", "tp2dcp2"});
 }
 
 // ---- Rows
@@ -333,7 +335,7 @@ TEST(FailureModes, FailureMode20_SelectionIsThatOfOneRank) {
   for (size_t step : {0u, 1u}) {  // prefill: local queries
     for (const std::string& name : scenario.watched) EXPECT_TRUE(rows_of_ranks(traces, step, name) == want.seen[step].at(name).bytes) << name;
   }
-  for (const char* layout : {"tp2", "tp2+sp"}) {  // all queries, whole index heads
+  for (const char* layout : {"tp2", "tp2+sp", "tp2dcp2"}) {  // all queries, whole index heads; or keys of every second entry
     for (const RankTrace& trace : play(scenario, layout)) {
       for (size_t step = 0; step < scenario.steps.size(); ++step) {
         EXPECT_TRUE(trace.seen[step].at("layers.1.topk").bytes == want.seen[step].at("layers.1.topk").bytes) << layout << " step " << step;
@@ -433,7 +435,8 @@ TEST(FailureModes, FailureMode25_EveryRankHasItsOwnSinks) {
 TEST(FailureModes, FailureMode16_DraftLayerInEveryLayout) {
   Scenario scenario;
   scenario.draft = true;
-  expect_logits_of_one_rank(scenario, {"tp2", "tp2+sp", "tp2+dsa_cp", "tp2+dsa_cp+sp", "tp2+dsa_cp+owned", "pcp2+split=zigzag", "tp2pcp2+sp", "tp2+sp+ep2"});
+  expect_logits_of_one_rank(scenario, {"tp2", "tp2+sp", "tp2+dsa_cp", "tp2+dsa_cp+sp", "tp2+dsa_cp+owned", "pcp2+split=zigzag", "tp2pcp2+sp", "tp2+sp+ep2", "tp2dcp2",
+                                       "pcp2+compressor=split"});
   expect_caches_of_one_rank(scenario, {"tp2+dsa_cp+sp", "pcp2+split=zigzag", "tp2pcp2+sp"});
 }
 

@@ -20,9 +20,16 @@ struct StepRecord {
   StepCall call;
   std::vector<StepTrace> ranks;
   std::vector<uint64_t> logits;  // of the rows that rank 0 gives to its caller
+  std::vector<std::vector<float>> values = {};  // the same rows, where they are compared by tolerance
 };
 
 std::vector<uint64_t> hash_logits(const Engine& engine, const StepCall& call);
+std::vector<std::vector<float>> logit_values(const Engine& engine, const StepCall& call);
+
+// Layouts whose bits are not those of one rank: what they may differ by, in parts of the largest logit of a row; 0: nothing.
+double tolerance_of(const Layout& layout, DType dtype);
+// Logit rows of rank 0 that differ by more than that.
+std::string logits_difference(const StepRecord& found, const StepRecord& want, size_t number, double tolerance, int64_t& rows);
 
 // Differences are said in words; "" is none. `rows` counts what was compared. `want` is of one rank.
 std::string first_difference(const StepRecord& found, const StepRecord& want, size_t number, int64_t& rows);
@@ -33,7 +40,8 @@ bool holds_caches(const Layout& layout, int rank, int32_t slot);
 
 // Whether a full step sends what the graph says: rows are split evenly, without padding.
 bool compares_bytes(const Layout& layout);
-// Bytes sent between two reports, by rank and axis, against the graph that ran; expert exchanges left out.
+// Bytes sent between two reports, by rank and axis, against the graph that ran; expert exchanges left out. Along dcp at most what
+// the graph says: which entries cross depends on contexts and picks.
 std::string sent_difference(const std::vector<RankReport>& before, const std::vector<RankReport>& after, const Graph& graph,
                             int num_threads);
 

@@ -126,11 +126,17 @@ class Matrix {
     return {};
   }
 
-  static Result<StepRecord> record(Engine& engine, const StepCall& call) {
+  static Result<StepRecord> record(Engine& engine, const StepCall& call, bool values) {
     StepRecord record{call, {}, {}};
     WEFT_ASSIGN_OR_RETURN(record.ranks, engine.take_trace());
     record.logits = hash_logits(engine, call);
+    if (values) record.values = logit_values(engine, call);
     return record;
+  }
+
+  bool any_tolerance() const {
+    return std::any_of(options_.layouts.begin(), options_.layouts.end(),
+                       [&](const Layout& layout) { return tolerance_of(layout, mode_.dtype) > 0; });
   }
 
   // ---- Reference
@@ -145,7 +151,7 @@ class Matrix {
       BatchRecord& want = reference_.emplace_back();
       want.caches.resize(static_cast<size_t>(batch.num_requests()));
       const auto visit = [&](const StepCall& call) -> Status {
-        WEFT_ASSIGN_OR_RETURN(want.calls.emplace_back(), record(*engine, call));
+        WEFT_ASSIGN_OR_RETURN(want.calls.emplace_back(), record(*engine, call, any_tolerance()));
         return {};
       };
       const auto at_end = [&](size_t request, int32_t slot) -> Status {
@@ -195,6 +201,7 @@ class Matrix {
   Status compare(Engine& engine, const Layout& layout, size_t number, LayoutLine& line, std::string& difference) const {
     const BatchRecord& want = reference_[number];
     const bool bytes = compares_bytes(layout);
+    const double tolerance = tolerance_of(layout, mode_.dtype);
     size_t at = 0;
     std::vector<RankReport> before;
     if (bytes) {
@@ -204,8 +211,9 @@ class Matrix {
       if (difference.empty()) difference = std::move(text);
     };
     const auto visit = [&](const StepCall& call) -> Status {
-      WEFT_ASSIGN_OR_RETURN(const StepRecord found, record(engine, call));
-      note(first_difference(found, want.calls[at], at, line.rows));
+      WEFT_ASSIGN_OR_RETURN(const StepRecord found, record(engine, call, tolerance > 0));
+      note(tolerance > 0 ? logits_difference(found, want.calls[at], at, tolerance, line.rows)
+                         : first_difference(found, want.calls[at], at, line.rows));
       ++at;
       if (!bytes) return {};
       WEFT_ASSIGN_OR_RETURN(std::vector<RankReport> after, engine.reports());
@@ -224,6 +232,7 @@ class Matrix {
       for (size_t rank = 0; rank < caches.size(); ++rank) {
         if (!holds_caches(layout, static_cast<int>(rank), slot)) continue;
         for (const CacheHashes& cache : caches[rank]) seen.insert(cache.name);
+        if (tolerance > 0) continue;
         const std::string text = cache_difference(caches[rank], want.caches[request], line.rows);
         if (!text.empty()) note(fmt::format("request {}, rank {}: {}", request, rank, text));
       }
@@ -316,6 +325,7 @@ std::vector<Layout> runnable_layouts(const Model& model, int ranks) {
               Layout layout = base;
               layout.mesh.dcp = dcp;
               add(layout);
+              if (dcp > 1) add(with(layout, &Layout::dcp_mode, DcpMode::kMerge));
             }
           }
         }

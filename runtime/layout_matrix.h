@@ -4,6 +4,7 @@
 //   * the caches of every rank at the end of each batch,
 //   * bytes sent along each mesh axis with the sum of work().bytes_sent of the graph, in steps that fill its capacity. Left out:
 //     exchanges with experts, which depend on what the router picked.
+// Layouts that do not promise the bits of one rank (dcp_mode=merge): logits, by the tolerance of layout_compare.h.
 #pragma once
 
 #include <functional>

@@ -33,7 +33,8 @@ TEST(LayoutMatrix, LayoutsOfTwoRanksGiveTheBitsOfOne) {
   const auto model = load_test_model("sample/austen-v4");
   LayoutMatrixOptions options;
   options.layouts = parse_all({"tp2", "tp2+sp+ep2", "pcp2+split=zigzag", "pcp2+split=per_request+ep2", "dp2+ep2", "pp2", "tp2+dsa_cp",
-                               "tp2+dsa_cp+sp+o_proj=streamed", "tp2+dsa_cp+owned+ep2"});
+                               "tp2+dsa_cp+sp+o_proj=streamed", "tp2+dsa_cp+owned+ep2", "tp2dcp2", "tp2dcp2+dcp_mode=merge",
+                               "tp2+dsa_cp+sp+compressor=split"});
   options.dtypes = {DType::kBF16};
   options.tokens = 100;
   expect_all_equal(model, options);
@@ -42,7 +43,7 @@ TEST(LayoutMatrix, LayoutsOfTwoRanksGiveTheBitsOfOne) {
 TEST(LayoutMatrix, NestedSplitsOfFourRanks) {
   const auto model = load_test_model("sample/austen-v4");
   LayoutMatrixOptions options;
-  options.layouts = parse_all({"tp2pcp2", "tp2pcp2+sp+split=zigzag+ep4", "dp2tp2+sp+ep4", "pp2tp2+sp"});
+  options.layouts = parse_all({"tp2pcp2", "tp2pcp2+sp+split=zigzag+ep4", "dp2tp2+sp+ep4", "pp2tp2dcp2+sp"});
   options.dtypes = {DType::kF32};
   options.tokens = 60;
   expect_all_equal(model, options);
@@ -141,7 +142,8 @@ TEST(LayoutMatrix, SavedSequencesAreTheSameInEveryLayout) {
   ASSERT_TRUE(half.ok()) << half.status().message();
   const auto want = play("tp1", &*half, want_logits);
   ASSERT_TRUE(want.ok()) << want.status().message();
-  for (const char* layout : {"tp2", "pp2", "dp2", "pcp2", "tp2+dsa_cp+owned", "dp2tp2+dsa_cp+owned"}) {
+  for (const char* layout : {"tp2", "pp2", "dp2", "pcp2", "tp2+dsa_cp+owned", "dp2tp2+dsa_cp+owned", "tp2dcp2", "dp2tp2dcp2",
+                             "pcp2+compressor=split"}) {
     const auto saved = play(layout, nullptr, logits);
     ASSERT_TRUE(saved.ok()) << layout << ": " << saved.status().message();
     EXPECT_TRUE(*saved == *half) << layout;
@@ -192,6 +194,13 @@ TEST(LayoutCompare, Caches) {
   EXPECT_EQ(cache_difference({{"a", 2, {1, 5}}}, want, rows), "cache a, row 3");
   EXPECT_EQ(cache_difference({{"a", 1, {1, 2}}}, want, rows), "cache a: 2 rows from 1, expected 2 from 2");
   EXPECT_EQ(cache_difference({{"c", 0, {}}}, want, rows), "cache c is unknown to one rank");
+  // Every second entry, of either rank.
+  const std::vector<CacheHashes> entries = {{"e", 0, {5, 6, 7}}};
+  EXPECT_EQ(cache_difference({{"e", 0, {5, 7}, 2}}, entries, rows), "");
+  EXPECT_EQ(cache_difference({{"e", 1, {6}, 2}}, entries, rows), "");
+  EXPECT_EQ(cache_difference({{"e", 1, {7}, 2}}, entries, rows), "cache e, row 1");
+  EXPECT_EQ(cache_difference({{"e", 1, {6, 7}, 2}}, entries, rows), "cache e: 2 rows from 1, expected 1 from 1");
+  EXPECT_EQ(cache_difference({{"e", 2, {7}, 2}}, entries, rows), "cache e: 1 rows from 2, expected 3 from 0");
   const Layout owned = parse_layout("tp2+dsa_cp+owned").value();
   EXPECT_TRUE(holds_caches(owned, 1, 3));
   EXPECT_FALSE(holds_caches(owned, 0, 3));

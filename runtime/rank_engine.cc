@@ -58,6 +58,7 @@ Result<std::unique_ptr<RankEngine>> RankEngine::create(std::shared_ptr<const Mod
                                                            .total_context = o.total_context,
                                                            .max_step_tokens = o.max_step_tokens,
                                                            .max_drafts = o.max_drafts});
+  const CacheShard shard{{1, o.layout.mesh.dcp}, engine->ranks_.index_of(MeshAxis::kDcp)};
   auto specs = engine->model_->caches(o.mode, capacity);
   if (o.layout.mesh.pp > 1) {  // of this stage's layers
     WEFT_ASSIGN_OR_RETURN(std::set<std::string> names, engine->state_names(capacity));
@@ -65,7 +66,7 @@ Result<std::unique_ptr<RankEngine>> RankEngine::create(std::shared_ptr<const Mod
   }
   WEFT_RETURN_IF_ERROR(engine->announce_derived(capacity));
   WEFT_RETURN_IF_ERROR(engine->check_memory(specs, capacity));
-  WEFT_ASSIGN_OR_RETURN(engine->caches_, CacheStore::create(std::move(specs), capacity));
+  WEFT_ASSIGN_OR_RETURN(engine->caches_, CacheStore::create(std::move(specs), capacity, shard));
   engine->synced_.assign(static_cast<size_t>(capacity.num_slots), kSynced);
   engine->length_.assign(static_cast<size_t>(o.max_sequences), 0);
   for (int64_t slot = o.max_sequences; slot-- > 0;) engine->free_slots_.push_back(static_cast<int32_t>(slot));
@@ -143,7 +144,7 @@ Status RankEngine::check_memory(const std::vector<CacheSpec>& specs, const Cache
   const int64_t ranks = options_.local_ranks;
   const int64_t arena = ranks * plan_memory(stage.graph, {pool_->size()}).arena_bytes;
   int64_t caches = 0;
-  for (const CacheSpec& spec : specs) caches += ranks * cache_type(spec, capacity).bytes();
+  for (const CacheSpec& spec : specs) caches += ranks * cache_type(spec, capacity, options_.layout.mesh.dcp).bytes();
   const int64_t derived = ranks * derived_.bytes(), all = arena + caches + derived;
   const int64_t available = available_memory_bytes();
   if (all <= available) return {};

@@ -55,7 +55,7 @@ StepTrace StepTracer::take() { return std::exchange(trace_, {}); }
 std::vector<CacheHashes> hash_caches(const CacheStore& caches, int32_t slot) {
   std::vector<CacheHashes> all;
   for (const CacheRows& cache : live_cache_rows(caches, slot)) {
-    CacheHashes& hashes = all.emplace_back(CacheHashes{cache.name, cache.first, {}});
+    CacheHashes& hashes = all.emplace_back(CacheHashes{cache.name, cache.first, {}, cache.stride});
     for (const auto& row : cache.rows) hashes.rows.push_back(hash_bytes(row));
   }
   return all;
@@ -72,7 +72,7 @@ void put(MessageWriter& message, const StepTrace& trace) {
 void put(MessageWriter& message, const std::vector<CacheHashes>& caches) {
   message.put(static_cast<int64_t>(caches.size()));
   for (const CacheHashes& cache : caches) {
-    message.put_text(cache.name).put(cache.first).put_list(std::span<const uint64_t>(cache.rows));
+    message.put_text(cache.name).put(cache.first).put(cache.stride).put_list(std::span<const uint64_t>(cache.rows));
   }
 }
 
@@ -92,6 +92,7 @@ std::vector<CacheHashes> get_cache_hashes(MessageReader& message) {
   for (CacheHashes& cache : caches) {
     cache.name = message.get_text();
     cache.first = message.get<int64_t>();
+    cache.stride = message.get<int64_t>();
     cache.rows = message.get_list<uint64_t>();
   }
   return caches;

@@ -43,8 +43,9 @@ class StepTracer {
 // The rows of a sequence's caches that later steps will read.
 struct CacheHashes {
   std::string name;
-  int64_t first = 0;  // position (or entry) of the first row
+  int64_t first = 0;   // position (or entry) of the first row
   std::vector<uint64_t> rows;
+  int64_t stride = 1;  // from one to the next
   bool operator==(const CacheHashes&) const = default;
 };
 std::vector<CacheHashes> hash_caches(const CacheStore& caches, int32_t slot);

@@ -87,11 +87,14 @@ std::vector<CacheRows> live_cache_rows(const CacheStore& caches, int32_t slot) {
       // Older rows than these are never read: they are left over from drafts or not written at all.
       cache.first = std::max<int64_t>(0, length - (spec.ring_rows - caches.capacity().draft_rows));
       end = length;
+    } else if (!caches.shard().whole()) {
+      cache.first = caches.shard().rank;
+      cache.stride = caches.shard().shard.ranks;
     }
-    for (int64_t i = cache.first; i < end; ++i) {
+    for (int64_t i = cache.first; i < end; i += cache.stride) {
       const std::byte* row = spec.kind == CacheKind::kRing
                                  ? RingRows(view).row(slot, i)
-                                 : PagedRows(view, caches.block_tables()[static_cast<size_t>(slot)]).row(i);
+                                 : PagedRows(view, caches.block_tables()[static_cast<size_t>(slot)], caches.shard()).row(i);
       cache.rows.emplace_back(row, row + bytes);
     }
     all.push_back(std::move(cache));

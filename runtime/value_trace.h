@@ -30,8 +30,9 @@ uint64_t hash_bytes(std::span<const std::byte> bytes);
 struct CacheRows {
   std::string name;
   DType dtype = DType::kF32;
-  int64_t first = 0;  // position (or entry) of the first row
+  int64_t first = 0;   // position (or entry) of the first row
   std::vector<std::vector<std::byte>> rows;
+  int64_t stride = 1;  // from one to the next: more than 1 where ranks hold entries in turn
 };
 std::vector<CacheRows> live_cache_rows(const CacheStore& caches, int32_t slot);
 

@@ -26,6 +26,17 @@ struct DcpShard {
   }
 };
 
+// What one rank holds of a sharded cache; everything where there is one rank.
+struct CacheShard {
+  DcpShard shard;
+  int rank = 0;
+
+  bool whole() const { return shard.ranks == 1; }
+  bool holds(int64_t row) const { return whole() || shard.owner(row) == rank; }
+  int64_t local_row(int64_t row) const { return whole() ? row : shard.local_row(row); }
+  int64_t length(int64_t rows) const { return whole() ? rows : shard.local_length(rows, rank); }
+};
+
 // Local row of each slot that the rank owns, -1 for the others (and for -1).
 std::vector<int64_t> localize_slots(const DcpShard& shard, int rank, std::span<const int64_t> slots);
 

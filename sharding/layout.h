@@ -44,7 +44,7 @@ enum class OProjChoice { kSharded, kGroupMajor, kReplicated, kStreamed };
 enum class WeightChoice { kSharded, kReplicated };
 enum class GateChoice { kReplicated, kKSharded, kNSharded, kStreamed };
 enum class RouterChoice { kLocal, kFull };      // gate GEMM on the token slice, or on all rows before it is taken
-enum class DcpMode { kRows, kMerge };           // exact fetch of the rows (bitwise), or partial softmax (tolerance)
+enum class DcpMode { kRows, kMerge };           // exact fetch of the rows (bitwise), or in decode steps partial softmax (tolerance)
 enum class PleChoice { kReplicated, kSharded, kEtp };
 enum class PleTier { kMemory, kMapped };
 enum class MoeChoice { kEp, kTp };              // whole experts per rank, or the width of each over tp (w2 by column)

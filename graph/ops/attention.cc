@@ -4,52 +4,15 @@
 #include <cstring>
 #include <limits>
 
-#include "base/int_math.h"
-#include "base/numeric.h"
 #include "graph/cache_rows.h"
 #include "graph/context_sums.h"
-#include "kernels/compressor/compressor.h"
+#include "graph/ops/group_compressor.h"
+#include "graph/ops/index_scores.h"
+#include "graph/ops/scratch.h"
 #include "kernels/index_topk/index_topk.h"
-#include "kernels/rms_norm/rms_norm.h"
 #include "kernels/sparse_attention/sparse_attention.h"
 
 namespace weft {
-namespace {
-
-constexpr int64_t kAlignment = 64;
-
-int64_t aligned(int64_t bytes) { return align_up(bytes, kAlignment); }
-
-// Hands out aligned pieces of a scratch, the same way for counting (base null) and for using.
-class Carver {
- public:
-  explicit Carver(std::byte* base) : base_(base) {}
-  template <class T>
-  T* take(int64_t count) {
-    std::byte* at = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += aligned(count * static_cast<int64_t>(sizeof(T)));
-    return reinterpret_cast<T*>(at);
-  }
-  int64_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  int64_t used_ = 0;
-};
-
-const Segment& segment_of_row(std::span<const Segment> segments, int64_t row) {
-  auto after = std::upper_bound(segments.begin(), segments.end(), row,
-                                [](int64_t r, const Segment& s) { return r < s.row0; });
-  return *(after - 1);
-}
-
-Status expect_cache(std::string_view op, TypeSpan in, int input, std::string_view name, int64_t width) {
-  WEFT_RETURN_IF_ERROR(expect_rank(op, in, input, name, 3));
-  WEFT_RETURN_IF_ERROR(expect_range(op, fmt::format("rows of {}", name), in[input].shape()[1], 1, 1 << 30));
-  return expect_dim(op, fmt::format("width of {}", name), in[input].shape()[2], width);
-}
-
-}  // namespace
 
 // ---- RingWrite
 
@@ -103,36 +66,16 @@ Status AppendRows::run(RunContext& ctx) const {
   const int64_t row_bytes = TensorType{rows.dtype(), {rows.shape()[1]}}.bytes();
   const std::byte* from = rows.as<std::byte>() + TensorType{rows.dtype(), {begin}}.bytes();
   for (const Segment& segment : ctx.segments()) {
-    const PagedRows entries(ctx.in[1], ctx.batch.pages[segment.request]);
+    const PagedRows entries(ctx.in[1], ctx.batch.pages[segment.request], ctx.cache_shard);
     for (int64_t j = 0; j < segment.len; ++j) {
-      std::memcpy(entries.row(segment.first_position() + j), from + (segment.row0 + j) * row_bytes, entries.row_bytes());
+      const int64_t position = segment.first_position() + j;
+      if (entries.holds(position)) std::memcpy(entries.row(position), from + (segment.row0 + j) * row_bytes, entries.row_bytes());
     }
   }
   return {};
 }
 
 // ---- Compressor
-
-namespace {
-
-struct CompressorScratch {
-  float* u;                // pooled, then the finished entry
-  bf16* rounded;           // the same in bf16
-  const float **k, **s;    // row pointers of the slots
-  float* table;            // cos, sin
-
-  CompressorScratch(Carver& carver, int64_t slots, int64_t width, int64_t rotary_dims)
-      : u(carver.take<float>(width)), rounded(carver.take<bf16>(width)), k(carver.take<const float*>(slots)),
-        s(carver.take<const float*>(slots)), table(carver.take<float>(rotary_dims)) {}
-};
-
-int64_t compressor_scratch_bytes(int64_t slots, int64_t width, int64_t rotary_dims) {
-  Carver carver(nullptr);
-  CompressorScratch scratch(carver, slots, width, rotary_dims);
-  return carver.used();
-}
-
-}  // namespace
 
 Result<ValueTypes> Compressor::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 5, 5));
@@ -179,79 +122,32 @@ Work Compressor::work(TypeSpan in, TypeSpan, const WorkEnv& env) const {
   work.bytes_read = 2 * in[0].tensor.bytes() + in[2].tensor.bytes() + work.bytes_stored;
   work.bytes_written = 2 * in[0].tensor.bytes() + groups * d * dtype_bits(in[4].dtype()) / 8;
   work.flops = 4.0 * static_cast<double>(groups * ratio * w);
-  work.scratch_bytes = env.num_threads * compressor_scratch_bytes(w / d * ratio, d, rope.rotary_dims);
+  work.scratch_bytes = env.num_threads * GroupCompressor::scratch_bytes(*this, w, d);
   return work;
 }
 
 Status Compressor::run(RunContext& ctx) const {
-  const int64_t w = ctx.in[0].shape()[1], d = ctx.in[2].shape()[0], slots = w / d * ratio;
-  const bool overlap = w == 2 * d;
+  const int64_t w = ctx.in[0].shape()[1], d = ctx.in[2].shape()[0];
   const RingRows state(ctx.in[3]);
-  const DType dtype = ctx.in[4].dtype();
-  const std::vector<float> frequencies = rope.frequencies();
-  auto* pool_kernel = pick_variant(compressor_pool_variants(), ctx.isa);
-  auto* norm_kernel = pick_variant(rms_norm_variants(), ctx.isa);
-  auto* rope_kernel = pick_variant(rope_variants(), ctx.isa);
-  const int64_t worker_bytes = compressor_scratch_bytes(slots, d, rope.rotary_dims);
+  const GroupCompressor compressor(*this, ctx.in, ctx.isa);
+  const int64_t worker_bytes = GroupCompressor::scratch_bytes(*this, w, d);
 
   for (const Segment& segment : ctx.segments()) {
     const int64_t first = segment.first_position();
     const int64_t first_group = first / ratio, num_groups = segment.kv_end / ratio - first_group;
-    const PagedRows entries(ctx.in[4], ctx.batch.pages[segment.request]);
+    const PagedRows entries(ctx.in[4], ctx.batch.pages[segment.request], ctx.cache_shard);
     // Row of k | s at a position: two halves in the ring, two tensors in the batch.
-    const auto k_row = [&](int64_t p) {
-      return p >= first ? ctx.in[0].as<float>() + (segment.row0 + p - first) * w
-                        : reinterpret_cast<const float*>(state.row(segment.request, p));
-    };
-    const auto s_row = [&](int64_t p) {
-      return p >= first ? ctx.in[1].as<float>() + (segment.row0 + p - first) * w
-                        : reinterpret_cast<const float*>(state.row(segment.request, p)) + w;
+    const auto rows = [&](int64_t p) -> GroupCompressor::Row {
+      if (p >= first) {
+        const int64_t at = (segment.row0 + p - first) * w;
+        return {ctx.in[0].as<float>() + at, ctx.in[1].as<float>() + at};
+      }
+      const auto* row = reinterpret_cast<const float*>(state.row(segment.request, p));
+      return {row, row + w};
     };
     ctx.pool.parallel_for(num_groups, 1, [&](int64_t begin, int64_t, int worker) {
       const int64_t group = first_group + begin;
-      Carver carver(ctx.scratch.data() + worker * worker_bytes);
-      const CompressorScratch scratch(carver, slots, d, rope.rotary_dims);
-      for (int64_t n = 0; n < slots; ++n) {
-        const bool previous = overlap && n < ratio;
-        const int64_t p = group * ratio + n - (overlap ? ratio : 0);
-        const int64_t column = overlap && !previous ? d : 0;
-        scratch.k[n] = p < 0 ? nullptr : k_row(p) + column;
-        scratch.s[n] = p < 0 ? nullptr : s_row(p) + column;
-      }
-      CompressorPoolArgs pool_args;
-      pool_args.k = {scratch.k, static_cast<size_t>(slots)};
-      pool_args.s = {scratch.s, static_cast<size_t>(slots)};
-      pool_args.width = d;
-      pool_args.u = scratch.u;
-      pool_kernel(pool_args);
-
-      void* row = scratch.u;
-      if (dtype == DType::kBF16) {
-        for (int64_t c = 0; c < d; ++c) scratch.rounded[c] = to_bf16(scratch.u[c]);
-        row = scratch.rounded;
-      }
-      RmsNormArgs norm;
-      norm.x = norm.y = row;
-      norm.dtype = dtype;
-      norm.x_stride = norm.y_stride = norm.width = d;
-      norm.num_rows = 1;
-      norm.w = ctx.in[2].data;
-      norm.w_dtype = ctx.in[2].dtype();
-      norm.eps = static_cast<float>(eps);
-      norm_kernel(norm);
-
-      const int32_t position = static_cast<int32_t>(group * ratio);
-      rope_table({&position, 1}, frequencies, scratch.table);
-      RopeArgs rotate;
-      rotate.x = rotate.y = row;
-      rotate.dtype = dtype;
-      rotate.num_rows = rotate.num_heads = 1;
-      rotate.head_dim = d;
-      rotate.rotary_dims = rope.rotary_dims;
-      rotate.table = scratch.table;
-      rope_kernel(rotate);
-      if (quantised) quantise.apply(row, dtype, 1, d, ctx.isa);
-      std::memcpy(entries.row(group), row, entries.row_bytes());
+      if (entries.holds(group)) compressor.run(group, rows, ctx.scratch.data() + worker * worker_bytes, entries.row(group));
     });
     for (int64_t j = std::max<int64_t>(0, segment.len - state.ring_rows()); j < segment.len; ++j) {
       auto* row = reinterpret_cast<float*>(state.row(segment.request, first + j));
@@ -264,33 +160,8 @@ Status Compressor::run(RunContext& ctx) const {
 
 // ---- IndexTopK
 
-namespace {
-
-struct IndexScratch {
-  float* scores;
-  int32_t* select;
-  const void** pages;
-  float* weights;
-  std::byte* kernel;  // one piece per thread
-
-  IndexScratch(Carver& carver, int64_t max_entries, int64_t max_pages, int64_t heads, int64_t kernel_bytes)
-      : scores(carver.take<float>(max_entries)), select(carver.take<int32_t>(max_entries)),
-        pages(carver.take<const void*>(max_pages)), weights(carver.take<float>(heads)),
-        kernel(carver.take<std::byte>(kernel_bytes)) {}
-};
-
-}  // namespace
-
 Result<ValueTypes> IndexTopK::infer(TypeSpan in) const {
-  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 3, 3));
-  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "index queries", 3));
-  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "index queries", {DType::kF32, DType::kBF16}));
-  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "head weights", 2));
-  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 1, "head weights", {in[0].dtype(), DType::kF32}));
-  WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of head weights", in[1].shape()[0], in[0].shape()[0]));
-  WEFT_RETURN_IF_ERROR(expect_dim(kName, "head weights", in[1].shape()[1], in[0].shape()[1]));
-  WEFT_RETURN_IF_ERROR(expect_cache(kName, in, 2, "index keys", in[0].shape()[2]));
-  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 2, "index keys", {DType::kF32, DType::kBF16}));
+  WEFT_RETURN_IF_ERROR(expect_index_inputs(kName, in));
   if (ratio < 1 || top_k < 1 || max_context < 1) {
     return invalid_argument(fmt::format("{}: ratio {}, top_k {}, max_context {}", kName, ratio, top_k, max_context));
   }
@@ -298,100 +169,23 @@ Result<ValueTypes> IndexTopK::infer(TypeSpan in) const {
 }
 
 Work IndexTopK::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
-  const int64_t rows = in[0].shape()[0], heads = in[0].shape()[1], dim = in[0].shape()[2];
-  const int64_t entries = max_context / ratio, key_bytes = dim * dtype_bits(in[2].dtype()) / 8;
-  // Rows that see no more than they may pick score nothing.
-  ContextSums scored = entry_sums_above(env.segments, ratio, top_k);
-  if (env.segments.empty() && entries > top_k) scored = {rows * entries, rows * entries, rows};
-  const int64_t row_bytes = rows == 0 ? 0 : (in[0].tensor.bytes() + in[1].tensor.bytes()) / rows;
-  Work work;
-  work.bytes_stored = scored.seen * key_bytes;
-  work.bytes_read = scored.rows * row_bytes + work.bytes_stored;
-  work.bytes_repeated = (scored.seen - scored.distinct) * key_bytes;
-  work.bytes_written = out[0].tensor.bytes();
-  work.flops = 2.0 * static_cast<double>(scored.seen) * static_cast<double>(heads * dim);
-  work.rows = static_cast<double>(scored.rows);
-  work.columns = scored.rows == 0 ? 0 : static_cast<double>(scored.seen) / static_cast<double>(scored.rows);
-  constexpr double kSumOps = 2, kSelectOps = 2;  // ReLU and weighted sum over heads; compares and selection: planner.md 2.3
-  work.vector_beside = kSumOps * static_cast<double>(scored.seen * heads);
-  work.vector_apart = kSelectOps * static_cast<double>(scored.seen);
-  work.depth = static_cast<double>(dim);
-  work.count = static_cast<double>(heads);
-  work.unit = WorkUnit::kMatrix;
-  work.weight = in[2].dtype();
-  work.activation = in[0].dtype();
-  Carver carver(nullptr);
-  IndexScratch scratch(carver, entries, ceil_div(entries, in[2].shape()[1]), heads,
-                       env.num_threads * index_scores_scratch_bytes(heads, dim));
-  work.scratch_bytes = env.num_threads * carver.used();
-  return work;
+  return index_scores_work(*this, 1, in, out, env);
 }
 
 Status IndexTopK::run(RunContext& ctx) const {
-  constexpr int64_t kEntriesPerTask = 256;
-  const TensorView &iq = ctx.in[0], &w = ctx.in[1], &keys = ctx.in[2];
-  const int64_t rows = iq.shape()[0], heads = iq.shape()[1], dim = iq.shape()[2];
-  const int64_t max_entries = max_context / ratio, kernel_bytes = index_scores_scratch_bytes(heads, dim);
-  auto* kernel = pick_variant(index_scores_variants(), ctx.isa);
-  const int threads = ctx.pool.size();
-  const auto scratch_of = [&](int worker) {
-    const auto make = [&](std::byte* base) {
-      Carver carver(base);
-      IndexScratch scratch(carver, max_entries, ceil_div(max_entries, keys.shape()[1]), heads, threads * kernel_bytes);
-      return std::pair(scratch, carver.used());
-    };
-    return make(ctx.scratch.data() + worker * make(nullptr).second).first;
+  const auto picks_of = [&](int64_t t) {
+    return std::span(ctx.out[0].as<int32_t>() + t * top_k, static_cast<size_t>(top_k));
   };
-
-  // Scores of row t: `split` hands ranges of entries to a function that may run on several threads.
-  const auto pick = [&](int64_t t, const IndexScratch& scratch, auto&& split) {
-    const int64_t row = ctx.batch_row(t);
-    const Segment& segment = segment_of_row(ctx.batch.segments, row);
-    const int64_t visible = (segment.first_position() + (row - segment.row0) + 1) / ratio;
-    int32_t* picks = ctx.out[0].as<int32_t>() + t * top_k;
-    if (visible <= top_k) {
-      for (int64_t j = 0; j < top_k; ++j) picks[j] = j < visible ? static_cast<int32_t>(j) : -1;
-      return;
-    }
-    const PagedRows entries(keys, ctx.batch.pages[segment.request]);
-    const int64_t num_pages = ceil_div(visible, entries.page_entries());
-    for (int64_t page = 0; page < num_pages; ++page) scratch.pages[page] = entries.page(page);
-    for (int64_t h = 0; h < heads; ++h) {
-      const bool narrow = w.dtype() == DType::kBF16;
-      const float weight = narrow ? to_float(w.as<bf16>()[t * heads + h]) : w.as<float>()[t * heads + h];
-      const float scaled = weight * static_cast<float>(weight_scale);
-      scratch.weights[h] = narrow ? round_bf16(scaled) : scaled;
-    }
-    split(visible, [&](int64_t begin, int64_t end, int worker) {
-      IndexScoresArgs args;
-      args.iq = iq.as<std::byte>() + t * heads * dim * dtype_bits(iq.dtype()) / 8;
-      args.iq_dtype = iq.dtype();
-      args.w = scratch.weights;
-      args.num_heads = heads;
-      args.head_dim = dim;
-      args.pages = {scratch.pages, static_cast<size_t>(num_pages)};
-      args.key_dtype = keys.dtype();
-      args.page_entries = entries.page_entries();
-      args.begin = begin;
-      args.end = end;
-      args.scores = scratch.scores;
-      args.scratch = scratch.kernel + worker * kernel_bytes;
-      kernel(args);
-    });
-    const auto n = static_cast<size_t>(visible);
-    select_topk({scratch.scores, n}, {picks, static_cast<size_t>(top_k)}, {scratch.select, n});
+  const auto count = [&](int64_t t, int64_t position) -> int64_t {
+    const int64_t visible = (position + 1) / ratio;
+    if (visible > top_k) return visible;
+    pick_all(visible, picks_of(t));
+    return 0;
   };
-
-  if (rows < threads) {
-    const IndexScratch scratch = scratch_of(0);
-    for (int64_t t = 0; t < rows; ++t) {
-      pick(t, scratch, [&](int64_t visible, auto&& score) { ctx.pool.parallel_for(visible, kEntriesPerTask, score); });
-    }
-  } else {
-    ctx.pool.parallel_for(rows, 1, [&](int64_t t, int64_t, int worker) {
-      pick(t, scratch_of(worker), [&](int64_t visible, auto&& score) { score(0, visible, 0); });
-    });
-  }
+  score_entries(ctx, weight_scale, max_context / ratio, count,
+                [&](int64_t t, std::span<const float> scores, std::span<int32_t> scratch) {
+                  select_topk(scores, picks_of(t), scratch);
+                });
   return {};
 }
 
@@ -457,7 +251,11 @@ Result<ValueTypes> SparseAttention::infer(TypeSpan in) const {
     }
   }
   if (at.entries >= 0) {
-    WEFT_RETURN_IF_ERROR(expect_cache(kName, in, at.entries, "entries", dim));
+    if (in[at.entries].shape().rank() == 2) {  // fetched: in the order of the requests, or as the picks say
+      WEFT_RETURN_IF_ERROR(expect_dim(kName, "width of entries", in[at.entries].shape()[1], dim));
+    } else {
+      WEFT_RETURN_IF_ERROR(expect_cache(kName, in, at.entries, "entries", dim));
+    }
     WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, at.entries, "keys", {DType::kF32, DType::kBF16}));
     if (at.kv >= 0) WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, at.entries, "keys", {in[at.kv].dtype()}));
   }
@@ -502,8 +300,8 @@ Work SparseAttention::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const 
   work.unit = WorkUnit::kMatrix;
   work.weight = key_dtype;
   work.activation = in[0].dtype();
-  work.scratch_bytes = env.num_threads * (aligned(columns * static_cast<int64_t>(sizeof(void*))) +
-                                          aligned(sparse_attention_scratch_bytes(heads, dim)));
+  work.scratch_bytes = env.num_threads * (aligned_scratch(columns * static_cast<int64_t>(sizeof(void*))) +
+                                          aligned_scratch(sparse_attention_scratch_bytes(heads, dim)));
   return work;
 }
 
@@ -515,8 +313,14 @@ Status SparseAttention::run(RunContext& ctx) const {
   const int64_t element = dtype_bits(q.dtype()) / 8, kv_row_bytes = dim * dtype_bits(key_dtype) / 8;
   const bool local_keys = at.kv >= 0 && ctx.row_set != RowSet::kAll && ctx.key_row_set == ctx.row_set;
   const int64_t columns = max_columns(at.picks >= 0 ? ctx.in[at.picks].shape()[1] : 0);
-  const int64_t list_bytes = aligned(columns * static_cast<int64_t>(sizeof(void*)));
-  const int64_t worker_bytes = list_bytes + aligned(sparse_attention_scratch_bytes(heads, dim));
+  const int64_t list_bytes = aligned_scratch(columns * static_cast<int64_t>(sizeof(void*)));
+  const int64_t worker_bytes = list_bytes + aligned_scratch(sparse_attention_scratch_bytes(heads, dim));
+  const bool fetched = at.entries >= 0 && ctx.in[at.entries].shape().rank() == 2;
+  const auto fetched_before = [&](const Segment& segment) {
+    int64_t before = 0;
+    for (const Segment& s : ctx.batch.segments) before += s.row0 < segment.row0 ? s.kv_end / ratio : 0;
+    return before;
+  };
   auto* kernel = pick_variant(sparse_attention_variants(), ctx.isa);
   // With few rows the heads are split as well; the bits of a head do not depend on the others.
   const int64_t splits = rows >= 2 * ctx.pool.size() ? 1 : std::min<int64_t>(heads, ctx.pool.size());
@@ -539,13 +343,21 @@ Status SparseAttention::run(RunContext& ctx) const {
     }
     if (ratio > 0) {
       while (n < window) list[n++] = nullptr;
-      const PagedRows entries(ctx.in[at.entries], ctx.batch.pages[segment.request]);
-      if (at.picks >= 0) {
+      const auto list_entries = [&](auto&& row_of) {
+        if (at.picks < 0) {
+          for (int64_t g = 0; g < (position + 1) / ratio; ++g) list[n++] = row_of(g);
+          return;
+        }
         const int64_t top_k = ctx.in[at.picks].shape()[1];
         const int32_t* picks = ctx.in[at.picks].as<int32_t>() + t * top_k;
-        for (int64_t j = 0; j < top_k && picks[j] >= 0; ++j) list[n++] = entries.row(picks[j]);
+        for (int64_t j = 0; j < top_k && picks[j] >= 0; ++j) list[n++] = row_of(picks[j]);
+      };
+      if (fetched) {
+        const auto* rows_of_request = ctx.in[at.entries].as<std::byte>() + (at.picks >= 0 ? 0 : fetched_before(segment)) * kv_row_bytes;
+        list_entries([&](int64_t g) { return rows_of_request + g * kv_row_bytes; });
       } else {
-        for (int64_t g = 0; g < (position + 1) / ratio; ++g) list[n++] = entries.row(g);
+        const PagedRows entries(ctx.in[at.entries], ctx.batch.pages[segment.request]);
+        list_entries([&](int64_t g) { return entries.row(g); });
       }
     }
     SparseAttentionArgs args;

@@ -55,7 +55,7 @@ struct AppendRows {
   Result<ValueTypes> infer(TypeSpan in) const;
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
   ShardRule shard_rule(TypeSpan in) const {
-    return own_requests(in[0], in[1]) ? ShardRule{{"tw", "tev"}, {}, "t", ""} : ShardRule{{"tw", "gev"}, {}, "", ""};
+    return own_requests(in[0], in[1]) ? ShardRule{{"tw", "tev"}, {}, "t", ""} : ShardRule{{"tw", "gev"}, {}, "e", ""};
   }
   std::vector<int> mutates() const { return {1}; }
   Status run(RunContext& ctx) const;
@@ -82,7 +82,7 @@ struct Compressor {
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
   ShardRule shard_rule(TypeSpan in) const {
     return own_requests(in[0], in[3]) ? ShardRule{{"tw", "tw", "d", "tpv", "ted"}, {}, "t", ""}
-                                      : ShardRule{{"tw", "tw", "d", "spv", "ged"}, {}, "", ""};
+                                      : ShardRule{{"tw", "tw", "d", "spv", "ged"}, {}, "e", ""};
   }
   std::vector<int> mutates() const { return {3, 4}; }
   Status run(RunContext& ctx) const;
@@ -145,5 +145,10 @@ struct SparseAttention {
   // Most columns that a token can have.
   int64_t max_columns(int64_t picks) const;
 };
+
+// Picks of a row that sees no more entries than it may pick: all of them, ascending, then -1.
+inline void pick_all(int64_t visible, std::span<int32_t> picks) {
+  for (size_t j = 0; j < picks.size(); ++j) picks[j] = static_cast<int64_t>(j) < visible ? static_cast<int32_t>(j) : -1;
+}
 
 }  // namespace weft

@@ -49,6 +49,8 @@ class Sharder {
  private:
   // ---- Rows of every node
 
+  RowSet keys() const { return options_.keys.value_or(options_.writers); }
+
   bool is_gathered(const Value& weight) const { return options_.gathered && options_.gathered(weight); }
 
   bool splits_weight(const Node& node, MeshAxis axis) const {
@@ -64,6 +66,7 @@ class Sharder {
 
   // Rows that the node's own nature asks for.
   std::optional<RowSet> fixed_rows(const Node& node) const {
+    if (is_any<Compressor>(node.op)) return keys();
     if (!std::visit([](const auto& op) { return op.mutates(); }, node.op).empty()) return options_.writers;
     if (is_any<SparseAttention, IndexTopK>(node.op)) return options_.queries;
     if (is_any<MoeRoute>(node.op) && options_.router) return options_.router;
@@ -104,8 +107,9 @@ class Sharder {
       rows_[n] = rows;
       // What is appended to a cache is made where the queries are: its rows are narrower than what they are made from.
       const bool local = is_any<AppendRows>(node.op) && contains(rows, options_.queries);
-      for (ValueId id : node.in) {
-        if (has_rows(from_.value(id).type)) need(id, local ? options_.queries : rows);
+      for (size_t i = 0; i < node.in.size(); ++i) {
+        if (!has_rows(from_.value(node.in[i]).type)) continue;
+        need(node.in[i], is_key_input(node, i) ? keys() : local ? options_.queries : rows);
       }
     }
     // Forwards: an op without weights takes the rows that it is given. So does the output projection where its weights are
@@ -154,7 +158,17 @@ class Sharder {
       if (is_weight(value.role)) {
         WEFT_ASSIGN_OR_RETURN(type, local_type(value, options_.weight_placement(value)));
       }
-      if (value.role == ValueRole::kState) type.placement = with_row_set({}, options_.writers);
+      if (value.role == ValueRole::kState) {
+        type.placement = with_row_set({}, options_.writers);
+        if (options_.split_entries && options_.split_entries(value)) {
+          Placements split;
+          on(split, MeshAxis::kDcp) = Placement::sharded(1);
+          WEFT_ASSIGN_OR_RETURN(type, local_type(value, split));
+          if (options_.writers != RowSet::kAll || options_.queries != RowSet::kAll) {
+            return invalid_argument(fmt::format("'{}': entries that dcp ranks hold in turn are read and written by all rows", value.name));
+          }
+        }
+      }
       WEFT_ASSIGN_OR_RETURN(made_[id], to_.add_value(value.name, type, value.role));
       placed_[id].emplace(type.placement, made_[id]);
     }
@@ -349,16 +363,33 @@ class Sharder {
       in.push_back(placed);
     }
     WEFT_RETURN_IF_ERROR(share_quantisation(op, node, wanted, in, name));
+    if (const IndexTopK* index = std::get_if<IndexTopK>(&op); index != nullptr && has_split_entries(in[2])) {
+      return add_split_index(node, *index, std::move(in), name);
+    }
+    if (const Compressor* compressor = std::get_if<Compressor>(&op); compressor != nullptr && keys() != options_.writers) {
+      const MeshAxis axis = last_axis(keys());
+      op = SplitCompressor{axis, size(axis), *compressor};
+    }
+    if (const SparseAttention* attention = std::get_if<SparseAttention>(&op); attention != nullptr && reads_split_entries(*attention, in)) {
+      if (options_.merge_partials) return add_merged_attention(node, *attention, in, name);
+      WEFT_RETURN_IF_ERROR(fetch_entries(node, *attention, in, name));
+    }
     WEFT_ASSIGN_OR_RETURN(const auto out, to_.add_node(std::move(op), std::move(in), node_name, node.region, node.stream));
     record(node, out);
     return {};
   }
 
-  // Whether the rows of input i are those that the op works on (keys and values are those of what writes the caches).
+  // Keys and values of the step's own rows: those of what writes the caches.
+  static bool is_key_input(const Node& node, size_t i) {
+    if (const SparseAttention* attention = std::get_if<SparseAttention>(&node.op)) {
+      return static_cast<int>(i) == attention->inputs(node.in.size()).kv;
+    }
+    return is_any<RingWrite, AppendRows>(node.op) && i == 0;
+  }
+
+  // Whether the rows of input i are those that the op works on.
   bool takes_rows(const Node& node, size_t i) const {
-    const SparseAttention* attention = std::get_if<SparseAttention>(&node.op);
-    const bool keys = attention != nullptr && static_cast<int>(i) == attention->inputs(node.in.size()).kv;
-    return !keys || options_.writers == options_.queries;
+    return !(is_any<SparseAttention>(node.op) && is_key_input(node, i)) || options_.writers == options_.queries;
   }
 
   Result<ValueId> gather_weight(ValueId id, const std::string& region) {
@@ -390,6 +421,66 @@ class Sharder {
                                                        name + ".shared_quantise", node.region, Stream::kComm));
     in[0] = out[0];
     linear->act_quant = ActQuant::kNone;
+    return {};
+  }
+
+  // ---- Entries on the dcp ranks in turn
+
+  bool has_split_entries(ValueId id) const { return on(to_.value(id).type.placement, MeshAxis::kDcp) == Placement::sharded(1); }
+
+  // Every rank scores the entries that it holds; the best of all are the best of their best.
+  Status add_split_index(const Node& node, const IndexTopK& index, std::vector<ValueId> in, const std::string& name) {
+    const int64_t n = size(MeshAxis::kDcp), rows = to_.value(in[0]).type.shape()[0];
+    WEFT_ASSIGN_OR_RETURN(const auto own, to_.add_node(IndexCandidates{n, index}, std::move(in), name + ".candidates", node.region, node.stream));
+    WEFT_ASSIGN_OR_RETURN(const auto all, to_.add_node(AllGather{MeshAxis::kDcp, n, 1, rows}, own, name + ".candidates.all_gather_dcp",
+                                                       node.region, Stream::kComm));
+    WEFT_ASSIGN_OR_RETURN(const auto out, to_.add_node(MergeTopK{index.ratio, index.top_k}, all, name, node.region, node.stream));
+    record(node, out);
+    return {};
+  }
+
+  bool reads_split_entries(const SparseAttention& attention, const std::vector<ValueId>& in) const {
+    const int entries = attention.inputs(in.size()).entries;
+    return entries >= 0 && has_split_entries(in[static_cast<size_t>(entries)]);
+  }
+
+  // Every rank attends to the entries that it holds, for the heads of all of them; heads get their results merged.
+  Status add_merged_attention(const Node& node, const SparseAttention& attention, std::vector<ValueId> in, const std::string& name) {
+    constexpr MeshAxis kDcp = MeshAxis::kDcp;
+    const int64_t n = size(kDcp);
+    WEFT_ASSIGN_OR_RETURN(const auto heads, to_.add_node(GatherHeads{kDcp, n}, {in[0]}, name + ".heads", node.region, Stream::kComm));
+    std::vector<ValueId> merge_in;
+    in[0] = heads[0];
+    PartialAttention op{n, attention};
+    op.attention.has_sink = false;
+    if (attention.has_sink) {
+      const auto sink = in.begin() + attention.inputs(in.size()).sink;
+      merge_in.push_back(*sink);
+      in.erase(sink);
+    }
+    WEFT_ASSIGN_OR_RETURN(const auto partial, to_.add_node(op, std::move(in), name + ".partial", node.region, node.stream));
+    merge_in.insert(merge_in.begin(), partial[0]);
+    const DType dtype = from_.value(node.out[0]).type.dtype();
+    WEFT_ASSIGN_OR_RETURN(const auto out, to_.add_node(MergePartials{kDcp, n, dtype}, std::move(merge_in), name, node.region, Stream::kComm));
+    record(node, out);
+    return {};
+  }
+
+  // Attention reads entries of all ranks: those that its rows picked, or that its requests see, come from their owners.
+  Status fetch_entries(const Node& node, const SparseAttention& attention, std::vector<ValueId>& in, const std::string& name) {
+    const SparseAttention::Inputs at = attention.inputs(in.size());
+    ValueId &entries = in[static_cast<size_t>(at.entries)], *picks = at.picks < 0 ? nullptr : &in[static_cast<size_t>(at.picks)];
+    const int64_t n = size(MeshAxis::kDcp), rows = to_.value(in[0]).type.shape()[0];
+    const Shape& cache = to_.value(entries).type.shape();
+    const int64_t of_request = attention.max_context / attention.ratio;
+    const int64_t of_row = picks == nullptr ? of_request : std::min(of_request, to_.value(*picks).type.shape()[1]);
+    const FetchEntries fetch{MeshAxis::kDcp, n, attention.ratio, attention.max_context,
+                             std::max<int64_t>(1, std::min(n * cache[0] * cache[1], rows * of_row))};
+    std::vector<ValueId> from = {entries};
+    if (picks != nullptr) from.push_back(*picks);
+    WEFT_ASSIGN_OR_RETURN(const auto fetched, to_.add_node(fetch, std::move(from), name + ".entries", node.region, Stream::kComm));
+    entries = fetched[0];
+    if (picks != nullptr) *picks = fetched[1];
     return {};
   }
 

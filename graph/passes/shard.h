@@ -31,9 +31,17 @@ struct ShardOptions {
   std::function<Placements(const Value& weight)> weight_placement;
   // Weights that are gathered whole before their use (streamed): their placement says what each rank holds.
   std::function<bool(const Value& weight)> gathered;
+  // Appended caches whose entries lie on the dcp ranks in turn: written by their owners, fetched from them before attention, and
+  // scored by them for the index selection. None: all of them are whole on every rank.
+  std::function<bool(const Value& state)> split_entries;
+  // Attention over them merges partial results of their owners instead of fetching entries: near the bits of one rank.
+  bool merge_partials = false;
   RowSet writers = RowSet::kAll;  // rows of what writes caches; kTp: every rank has requests and caches of its own
   RowSet residual = RowSet::kAll;
   RowSet queries = RowSet::kAll;
+  // Rows on which keys, and what entries are compressed of, are computed: then keys are gathered instead of what they are made of,
+  // and entries are computed by the ranks that have the last row of their groups. None: those of the writers.
+  std::optional<RowSet> keys;
   std::optional<RowSet> router;  // rows of the routing; none: those of the experts that it feeds
   RowSet unique = RowSet::kAll;  // rows that no other rank of an expert group has
   bool canonical_sums = true;    // a sum over ranks follows its canonical tree; false: plans of other engines

@@ -1,5 +1,7 @@
 #include "kernels/sparse_attention/sparse_attention.h"
 
+#include <cmath>
+
 #include "kernels/sparse_attention/sparse_attention_impl.h"
 
 namespace weft {
@@ -7,6 +9,8 @@ namespace weft {
 int64_t sparse_attention_scratch_bytes(int64_t num_heads, int64_t head_dim) {
   return AttentionScratch(num_heads, head_dim).total * static_cast<int64_t>(sizeof(float));
 }
+
+float log_sum_exp(float max, float den) { return max + std::log(den); }
 
 std::span<const KernelVariant<SparseAttentionFn>> sparse_attention_variants() {
   static constexpr KernelVariant<SparseAttentionFn> kVariants[] = {

@@ -38,6 +38,7 @@ struct SparseAttentionArgs {
   int64_t num_heads = 0, head_dim = 0, value_dim = 0;
   std::span<const void* const> keys;
   const float* sink = nullptr;  // [num_heads]
+  float* lse = nullptr;         // [num_heads], or null: M + ln(denominator), -infinity for a row without keys
   float scale = 1;
   std::byte* scratch = nullptr;  // sparse_attention_scratch_bytes(...), 64-byte aligned, one per thread
 };

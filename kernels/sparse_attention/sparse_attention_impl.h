@@ -12,6 +12,9 @@ void sparse_attention_ref(const SparseAttentionArgs& args);
 void sparse_attention_avx2(const SparseAttentionArgs& args);
 void sparse_attention_avx512(const SparseAttentionArgs& args);
 
+// max + ln(den), for all variants alike.
+float log_sum_exp(float max, float den);
+
 // Where a call keeps what in its scratch; sizes in floats, starts at multiples of 64 bytes.
 struct AttentionScratch {
   int64_t head_pitch;        // heads of one column of scores

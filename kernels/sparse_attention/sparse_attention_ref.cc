@@ -79,6 +79,7 @@ void sparse_attention_ref(const SparseAttentionArgs& args) {
     } else if (args.sink != nullptr) {
       den += exp_f32(args.sink[h] - max);
     }
+    if (args.lse != nullptr) args.lse[h] = log_sum_exp(max, den);
     write_out(args, h, acc, den);
   }
 }

@@ -288,6 +288,7 @@ void attend(const SparseAttentionArgs& args) {
       for (int64_t i = 0; i < count; ++i) softmax.den[h + i] += lanes[i];
     }
   }
+  for (int64_t h = 0; h < num_heads && args.lse != nullptr; ++h) args.lse[h] = log_sum_exp(softmax.max[h], softmax.den[h]);
   write_out(acc, softmax.den, num_heads, value_dim, static_cast<Activation*>(args.out));
 }
 

@@ -65,13 +65,15 @@ TEST(DeepseekV4Contract, EveryRuleHasItsMessage) {
       {"per-layer embeddings", flash(), {.mesh = {.tp = 2}, .ple = PleChoice::kSharded}, "layout tp2+ple=sharded: DeepSeek-V4 has no per-layer embeddings"},
       {"... in a file", flash(), {.mesh = {}, .ple_tier = PleTier::kMapped}, "layout tp1+ple_tier=mapped: DeepSeek-V4 has no per-layer embeddings"},
       // What weft cannot run yet, or only together with something else.
-      {"dcp", flash(), {.mesh = {.tp = 4, .dcp = 2}}, "layout tp4dcp2: decode context parallel (dcp > 1) cannot be run yet; plan only"},
+      {"dcp", flash(), {.mesh = {.tp = 4, .dcp = 2}}, ""},
+      {"dcp, merged", flash(), {.mesh = {.tp = 4, .dcp = 4}, .dcp_mode = DcpMode::kMerge}, ""},
+      {"dcp beside a split of tokens", flash(), {.mesh = {.tp = 4, .dcp = 2}, .attention = AttentionChoice::kDsaCp},
+       "layout tp4dcp2+dsa_cp: dcp 2 spreads the caches that dsa_cp needs whole on every rank; use one of the two"},
       {"owned", flash(), {.mesh = {.tp = 4}, .split = TokenSplit::kOwned},
        "layout tp4+owned: split=owned needs dsa_cp, whose prefill fills the caches of every rank: tpN+dsa_cp+owned"},
       {"owned with dsa_cp", flash(), {.mesh = {.tp = 4}, .attention = AttentionChoice::kDsaCp, .split = TokenSplit::kOwned}, ""},
       {"moe=tp", flash(), {.mesh = {.tp = 2}, .moe = MoeChoice::kTp}, "layout tp2+moe=tp: moe=tp cannot be run yet; plan only"},
-      {"compressor=split", flash(), {.mesh = {.pcp = 2}, .compressor = CompressorChoice::kSplit},
-       "layout pcp2+compressor=split: compressor=split cannot be run yet; plan only"},
+      {"compressor=split", flash(), {.mesh = {.pcp = 2}, .compressor = CompressorChoice::kSplit}, ""},
       // Rules of all families come first.
       {"a family rule and a general one", with([](Config& c) { c.num_attention_heads = 7; }), {.mesh = {.pcp = 2, .tp = 2}, .attention = AttentionChoice::kDsaCp},
        "layout tp2pcp2+dsa_cp: dsa_cp splits tokens over tp, pcp 2 would split them again; use one of the two"},
@@ -106,6 +108,9 @@ TEST(DeepseekV4Contract, WhatIsTakenCanBeBuilt) {
     layout.lm_head = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
     layout.shared = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
     layout.prefetch = one_of({false, true});
+    layout.mesh.dcp = one_of({1, 1, 2, 4});
+    layout.dcp_mode = one_of({DcpMode::kRows, DcpMode::kMerge});
+    layout.compressor = one_of({CompressorChoice::kFull, CompressorChoice::kSplit});
     const Model& model = *models[random() % std::size(models)];
     if (!model.check_layout(layout).ok()) {
       ++refused;
@@ -118,6 +123,7 @@ TEST(DeepseekV4Contract, WhatIsTakenCanBeBuilt) {
     options.cache.num_slots = 3;
     options.cache.num_pages = 4;
     options.cache.max_context = 512;
+    options.cache.page_tokens *= layout.mesh.dcp;
     for (const GraphKind kind : {GraphKind::kTrunk, GraphKind::kDraft}) {
       if (kind == GraphKind::kDraft && model.num_draft_layers() == 0) continue;
       for (const StepPhase phase : {StepPhase::kPrefill, StepPhase::kDecode}) {
