@@ -109,7 +109,7 @@ class Sharder {
       const bool local = is_any<AppendRows>(node.op) && contains(rows, options_.queries);
       for (size_t i = 0; i < node.in.size(); ++i) {
         if (!has_rows(from_.value(node.in[i]).type)) continue;
-        need(node.in[i], is_key_input(node, i) ? keys() : local ? options_.queries : rows);
+        need(node.in[i], local ? options_.queries : is_key_input(node, i) ? keys() : rows);
       }
     }
     // Forwards: an op without weights takes the rows that it is given. So does the output projection where its weights are
