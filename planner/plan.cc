@@ -59,7 +59,7 @@ class Planner {
     setting_.cache = cache_capacity(layout_, workload_.sizes);
     setting_.threads = r.threads;
     setting_.canonical_sums = r.engine->executor_limits;
-    find_like_stages();
+    WEFT_RETURN_IF_ERROR(find_like_stages());
     WEFT_RETURN_IF_ERROR(memory());
     if (options_.fitting_only && !plan_.fits) {
       marks();
@@ -91,20 +91,25 @@ class Planner {
 
   // ---- Pipeline stages that are alike in all but the numbers of their layers are looked at once.
 
-  std::string kind_of_stage(int stage) const {
-    const int64_t layers = plan_.request.model->num_layers(), stages = layout_.mesh.pp;
+  std::string kind_of_stage(int stage, std::span<const int64_t> begins) const {
+    const int64_t stages = layout_.mesh.pp;
     // The first one has the embedding, the last one the head; the last but one ends the chain that broadcasts logits.
     std::string kind = fmt::format("{}{}{}", stage == 0, stage + 1 == stages, stage + 2 == stages);
-    for (int64_t l = stage_begin(stage, stages, layers); l < stage_begin(stage + 1, stages, layers); ++l) {
+    for (int64_t l = begins[static_cast<size_t>(stage)]; l < begins[static_cast<size_t>(stage) + 1]; ++l) {
       kind += "|" + plan_.request.model->layer_kind(l);
     }
     return kind;
   }
   // The first stage that is like this one.
   int like(int stage) const { return like_[static_cast<size_t>(stage)]; }
-  void find_like_stages() {
+  Status find_like_stages() {
+    WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> begins, stage_begins(*plan_.request.model, layout_.mesh.pp));
+    begins.push_back(plan_.request.model->num_layers());
     std::map<std::string, int> first;
-    for (int stage = 0; stage < layout_.mesh.pp; ++stage) like_.push_back(first.emplace(kind_of_stage(stage), stage).first->second);
+    for (int stage = 0; stage < layout_.mesh.pp; ++stage) {
+      like_.push_back(first.emplace(kind_of_stage(stage, begins), stage).first->second);
+    }
+    return {};
   }
 
   // ---- Memory

@@ -97,8 +97,8 @@ Result<ValueTypes> PartialAttention::infer(TypeSpan in) const {
 
 ShardRule PartialAttention::shard_rule(TypeSpan in) const {
   ShardRule rule = attention.shard_rule(in);
-  rule.split += "e";
-  rule.partial = "e";
+  rule.split.push_back('e');
+  rule.partial.assign(1, 'e');
   return rule;
 }
 
