@@ -96,7 +96,7 @@ class Planner {
     // The first one has the embedding, the last one the head; the last but one ends the chain that broadcasts logits.
     std::string kind = fmt::format("{}{}{}", stage == 0, stage + 1 == stages, stage + 2 == stages);
     for (int64_t l = begins[static_cast<size_t>(stage)]; l < begins[static_cast<size_t>(stage) + 1]; ++l) {
-      kind += "|" + plan_.request.model->layer_kind(l);
+      kind += fmt::format("|{}", plan_.request.model->layer_kind(l));
     }
     return kind;
   }
