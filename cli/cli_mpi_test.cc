@@ -106,7 +106,7 @@ TEST_F(CliMpi, BadUseIsOneMessageAndExitCodeTwoOfAllProcesses) {
   const Case cases[] = {
       {"run @S -p x", "layout tp1 has 1 rank, but mpirun started 2 processes: use mpirun -n 1, or a --layout of 2 ranks"},
       {"run @S -p x --layout tp4", "layout tp4 has 4 ranks, but mpirun started 2 processes"},
-      {"run @S -p x --layout pcp2+sp+moe=tp", "layout "},
+      {"run @S -p x --layout tp2+gate=k_sharded", "layout "},
       {"run @S -p x --layout tp2 --transport threads", "--transport threads: mpirun started 2 processes"},
       {"run @S/nothing -p x --layout tp2", "nothing"},
       {"run @S --layout tp2", "nothing to do"},

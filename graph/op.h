@@ -21,7 +21,7 @@
 namespace weft {
 
 using Op = std::variant<Embedding, RmsNorm, LayerNorm, Linear, RopeTable, Rope, Quantise, HcPre, HcPost, HcHead, Swiglu, Add, AddStreams,
-                        AddPositionBias, Concat, GatherRows, MoeRoute, Experts, ExpertSlots, RingWrite, AppendRows, Compressor, IndexTopK, SparseAttention, AllReduce,
+                        AddPositionBias, Concat, GatherRows, MoeRoute, Experts, ExpertsUp, ExpertsDown, ExpertSlots, RingWrite, AppendRows, Compressor, IndexTopK, SparseAttention, AllReduce,
                         ReduceScatter, AllGather, SliceRows, HeadsToRows, SharedQuantise, RowAbsmax, ExpertDispatch, ExpertCombine, FetchEntries,
                         IndexCandidates, MergeTopK, GatherHeads, PartialAttention, MergePartials, SplitCompressor>;
 

@@ -228,6 +228,12 @@ struct CountFlops {
       for (int64_t d = 0; d < hidden; ++d) n.multiply_add(inner);  // w2
     }
   }
+  void operator()(const ExpertsUp&) {
+    for (int64_t i = 0; i < dim(1, 0) * dim(1, 1) * 2 * dim(3, 1); ++i) n.multiply_add(dim(3, 2));
+  }
+  void operator()(const ExpertsDown&) {
+    for (int64_t i = 0; i < dim(1, 0) * dim(1, 1) * dim(3, 1); ++i) n.multiply_add(dim(3, 2));
+  }
   void operator()(const Compressor& op) {
     const int64_t width = dim(2, 0), slots = dim(0, 1) / width * op.ratio;
     for (int64_t entry = 0; entry < dim(0, 0) / op.ratio; ++entry) {
@@ -425,7 +431,8 @@ std::optional<Case> sample_case(const OpSample& sample) {
         refill_integers(2, ids, tensor, which, begin, count, seed);
       }
     };
-  } else if (std::holds_alternative<Experts>(c.op)) {
+  } else if (std::holds_alternative<Experts>(c.op) || std::holds_alternative<ExpertsUp>(c.op) ||
+             std::holds_alternative<ExpertsDown>(c.op)) {
     const int64_t experts = c.in[3].shape()[0], k = c.in[1].shape()[1];
     set_ints(c.in[1], turns(tokens, k, experts, 0));
     if (k == experts) return std::nullopt;  // no other choice of experts

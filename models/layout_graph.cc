@@ -98,6 +98,9 @@ Placements weight_placement(const Layout& layout, StepPhase phase, WeightSplit s
       if (tp && layout.shared == WeightChoice::kSharded) place(MeshAxis::kTp, 1);
       break;
     case WeightSplit::kExperts:
+      if (tp && layout.moe == MoeChoice::kTp) place(MeshAxis::kTp, 1);
+      [[fallthrough]];
+    case WeightSplit::kExpertScales:
       if (layout.mesh.ep > 1) place(MeshAxis::kEp, 0);
       break;
   }
@@ -119,7 +122,6 @@ Status check_executable(const Layout& layout) {
                     ? std::string("split=owned needs dsa_cp, whose prefill fills the caches of every rank: tpN+dsa_cp+owned")
                     : "";
        }},
-      {"moe", [](const Layout& l) { return l.moe == MoeChoice::kTp ? std::string("moe=tp cannot be run yet; plan only") : ""; }},
   };
   return check_rules(std::span<const LayoutRule<>>(kRules), layout);
 }

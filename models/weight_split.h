@@ -13,7 +13,8 @@ enum class WeightSplit {
   kDenseInputs,   // ... the projection back, by its inputs [1]
   kSharedInner,   // shared expert, by inner features [0]
   kSharedInputs,  // ... the projection back, by its inputs [1]
-  kExperts,       // stacked routed experts and their scales, by expert [0]
+  kExperts,       // stacked routed experts, by expert [0] or by their rows [1]
+  kExpertScales,  // their scales, by expert [0]; whole where the experts are split by rows
 };
 
 }  // namespace weft

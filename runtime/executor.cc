@@ -16,8 +16,12 @@ TensorView slice_of(const TensorView& whole, int dim, int64_t index, int64_t siz
     view.parts = whole.parts.subspan(static_cast<size_t>(first), static_cast<size_t>(extent));
     return view;
   }
-  WEFT_CHECK(whole.parts.empty(), "a slice of every part of a stacked weight");
   const int rank = whole.shape().rank();
+  if (!whole.parts.empty()) {  // the same rows of every part
+    WEFT_CHECK(rank == 3 && dim == 1, "dimension {} of {}", dim, to_string(whole.type));
+    view.row0 += first;
+    return view;
+  }
   TensorType before = whole.type;  // what lies in front of the slice's first element
   if (dim == 0) {
     before.shape[0] = first;

@@ -48,4 +48,18 @@ int64_t TensorType::bytes() const {
 
 std::string to_string(const TensorType& type) { return fmt::format("{}{}", dtype_name(type.dtype), to_string(type.shape)); }
 
+TensorView matrix_at(const TensorView& stacked, int64_t i) {
+  const int64_t columns = stacked.shape()[2], stride = stacked.row_stride != 0 ? stacked.row_stride : columns;
+  TensorView view = stacked;
+  view.parts = {};
+  view.type.shape = {stacked.shape()[1], columns};
+  if (stacked.parts.empty()) {
+    view.data = stacked.as<std::byte>() + i * view.type.bytes();
+  } else {
+    const TensorType before{stacked.dtype(), {stacked.row0 * stride + stacked.col0}};
+    view.data = static_cast<std::byte*>(stacked.parts[static_cast<size_t>(i)]) + before.bytes();
+  }
+  return view;
+}
+
 }  // namespace weft

@@ -52,7 +52,8 @@ std::string to_string(const TensorType& type);  // "BF16[4096,64,512]"
 // files): parts[i] is the start of slice i, and `data` is null. Otherwise parts is empty.
 //
 // A matrix (or every part of a stacked one) may be a slice of a larger one: rows then lie `row_stride` elements apart (0: the
-// number of columns), and its first element is element (row0, col0) of the whole.
+// number of columns), and its first element is element (row0, col0) of the whole. `data` is that element, parts[i] is still the
+// first of the whole slice i: matrix_at() finds its own.
 struct TensorView {
   TensorType type;
   void* data = nullptr;
@@ -66,5 +67,8 @@ struct TensorView {
     return static_cast<T*>(data);
   }
 };
+
+// Matrix i of a stack [n, rows, columns].
+TensorView matrix_at(const TensorView& stacked, int64_t i);
 
 }  // namespace weft

@@ -4,6 +4,9 @@
 //             -> expert [T,k] I32 ascending, weight [T,k] F32: kernels/moe_route
 //   Experts   x [T,D] A, expert, weight, w1 [E,I,D], w3 [E,I,D], w2 [E,D,I] (stacked, each expert in its own place), and for
 //             scaled formats their scales s1, s3, s2 -> y [T,D] F32: kernels/experts
+//   ExpertsUp   the first half of it: x, expert, weight, w1, w3 (, s1, s3) -> a [T,k,I] A, what each slot's expert passes to w2
+//   ExpertsDown the second half: a [T,k,I] A, expert, weight, w2 (, s2) -> y [T,D] F32
+// A rank may have some of the I of w1 and w3, and some of the D of w2; scales are those of the whole weights.
 #pragma once
 
 #include "graph/op_spec.h"
@@ -72,15 +75,44 @@ struct Experts {
   }
   Result<ValueTypes> infer(TypeSpan in) const;
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
-  // Of a rank that has its share of env.routing's experts, and rows of all ranks.
-  Work work_of_rank(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
   ShardRule shard_rule(TypeSpan in) const {
     return {{"td", "tk", "tk", "eid", "eid", "edi", "exy", "exy", "exy"}, {"td"}, "t", ""};
   }
   std::vector<int> mutates() const { return {}; }
-  Status run(RunContext& ctx) const { return run(ctx, false); }
-  Status run(RunContext& ctx, bool per_slot) const;
+  Status run(RunContext& ctx) const;
   bool operator==(const Experts&) const = default;
+};
+
+struct ExpertsUp {
+  static constexpr std::string_view kName = "experts_up";
+  Experts experts;
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    Experts::visit_fields(self.experts, f);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan) const { return {{"td", "tk", "tk", "eid", "eid"}, {"tki"}, "ti", ""}; }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  bool operator==(const ExpertsUp&) const = default;
+};
+
+struct ExpertsDown {
+  static constexpr std::string_view kName = "experts_down";
+  Experts experts;
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    Experts::visit_fields(self.experts, f);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan) const { return {{"tki", "tk", "tk", "edi"}, {"td"}, "td", ""}; }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  bool operator==(const ExpertsDown&) const = default;
 };
 
 // The experts of one rank on rows that expert_dispatch brought: every slot's own output, for expert_combine.

@@ -419,6 +419,12 @@ TEST_F(OpRun, RouteAndExperts) {
     }
     expect(Experts{ActQuant::kNone, 2, before, 8, 8}, {&x, &routed[0], &routed[1], &w1, &w3, &w2, &s1, &s3, &s2},
            [&](int64_t i) { return y[i]; });
+    // In two ops, to the bit.
+    const Experts experts{ActQuant::kFp8Block128, 2, before, 8, 8};
+    const auto whole = run_op(experts, {&x, &routed[0], &routed[1], &w1, &w3, &w2, &s1, &s3, &s2}, {batch_, pool});
+    const auto a = run_op(ExpertsUp{experts}, {&x, &routed[0], &routed[1], &w1, &w3, &s1, &s3}, {batch_, pool});
+    const auto sum = run_op(ExpertsDown{experts}, {&a[0], &routed[0], &routed[1], &w2, &s2}, {batch_, pool});
+    EXPECT_EQ(std::memcmp(sum[0].as<float>(), whole[0].as<float>(), sizeof(float) * kTokens * kWidth), 0);
   }
 }
 

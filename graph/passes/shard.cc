@@ -320,6 +320,7 @@ class Sharder {
     const Node& node = from_.nodes()[number];
     const std::string name = node.out.empty() ? std::string(op_name(node.op)) : from_.value(node.out[0]).name;
     if (is_any<Experts>(node.op) && splits_weight(node, MeshAxis::kEp)) return add_expert_parallel(node, name, rows_[number]);
+    if (is_any<Experts>(node.op) && splits_weight(node, MeshAxis::kTp)) return add_expert_shares(node, name, rows_[number]);
 
     const std::vector<ValueType> whole_types = types_of(from_, node.in);
     const ShardRule rule = rule_of(node.op, whole_types);
@@ -512,6 +513,36 @@ class Sharder {
     const DType dtype = experts.weight_before_w2 ? from_.value(node.in[0]).type.dtype() : DType::kF32;
     WEFT_ASSIGN_OR_RETURN(const auto out, to_.add_node(ExpertCombine{kEp, n, local, dtype}, {slots[0], sent[1], sent[3], in[1]},
                                                        name, node.region, Stream::kComm));
+    record(node, out);
+    return {};
+  }
+
+  // Every rank has some inner features of all experts, then some outputs: no sum crosses ranks.
+  Status add_expert_shares(const Node& node, const std::string& name, RowSet rows) {
+    constexpr MeshAxis kTp = MeshAxis::kTp;
+    const Experts& experts = std::get<Experts>(node.op);
+    const bool scaled = experts.scale_rows > 0;
+    std::vector<ValueId> up;
+    for (int i = 0; i < 3; ++i) {
+      WEFT_ASSIGN_OR_RETURN(const ValueId placed, convert(node.in[i], with_row_set({}, rows), node.region));
+      up.push_back(placed);
+    }
+    std::vector<ValueId> down = up;
+    for (int i = 3; i < 5; ++i) up.push_back(made_[node.in[i]]);
+    for (int i = 6; scaled && i < 8; ++i) up.push_back(made_[node.in[i]]);
+    const auto add = [&](Op op, std::vector<ValueId> in, const std::string& what, Stream stream) {
+      return to_.add_node(std::move(op), std::move(in), name + what, node.region, stream);
+    };
+    const auto gather = [&](ValueId part, int64_t dim, const std::string& what) {
+      return add(AllGather{kTp, size(kTp), dim, to_.value(part).type.shape()[0]}, {part}, what, Stream::kComm);
+    };
+    WEFT_ASSIGN_OR_RETURN(const auto share, add(ExpertsUp{experts}, std::move(up), ".up", node.stream));
+    WEFT_ASSIGN_OR_RETURN(const auto inner, gather(share[0], 2, ".inner"));
+    down[0] = inner[0];
+    down.push_back(made_[node.in[5]]);
+    if (scaled) down.push_back(made_[node.in[8]]);
+    WEFT_ASSIGN_OR_RETURN(const auto columns, add(ExpertsDown{experts}, std::move(down), ".down", node.stream));
+    WEFT_ASSIGN_OR_RETURN(const auto out, gather(columns[0], 1, ""));
     record(node, out);
     return {};
   }

@@ -76,6 +76,7 @@ result y
 const Split kDenseSplit = {{"up", {MeshAxis::kTp, 0}}, {"down", {MeshAxis::kTp, 1}}};
 const Split kOutput = {{"wo_a", {MeshAxis::kTp, 0}}, {"wo_b", {MeshAxis::kTp, 1}}};
 const Split kHeads = {{"wq", {MeshAxis::kTp, 0}}, {"sink", {MeshAxis::kTp, 0}}, {"wo_a", {MeshAxis::kTp, 0}}, {"wo_b", {MeshAxis::kTp, 1}}};
+const Split kMoeShares = {{"w1", {MeshAxis::kTp, 1}}, {"w3", {MeshAxis::kTp, 1}}, {"w2", {MeshAxis::kTp, 1}}, {"s1", {MeshAxis::kTp, 0}}, {"s2", {MeshAxis::kTp, 1}}};
 const Split kMoeSplit = {{"w1", {MeshAxis::kEp, 0}}, {"w3", {MeshAxis::kEp, 0}}, {"w2", {MeshAxis::kEp, 0}}, {"s1", {MeshAxis::kTp, 0}}, {"s2", {MeshAxis::kTp, 1}}};
 
 Graph parsed(const std::string& text) {
@@ -239,6 +240,22 @@ y = add(e, sd) in layers.0: BF16[tokens 4,16] tp:shard(0)
 y.all_gather_tp = all_gather(y) {axis=tp, size=2, dim=0, capacity=8} on comm: BF16[tokens 8,16]
 result y.all_gather_tp
 )"},
+    {"moe tp2+sp+moe=tp: shares of every expert", kMoe, {.tp = 2}, kMoeShares, RowSet::kTp, RowSet::kAll, RowSet::kTp,
+     R"(tokens.slice_rows_tp = slice_rows(tokens) {axis=tp, size=2, capacity=4}: I32[tokens 4] tp:shard(0)
+x = embedding(tokens.slice_rows_tp, embed) {streams=0, dtype=BF16}: BF16[tokens 4,16] tp:shard(0)
+x.all_gather_tp = all_gather(x) {axis=tp, size=2, dim=0, capacity=8} on comm: BF16[tokens 8,16]
+g = linear(x.all_gather_tp, gate) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,4]
+route = moe_route(g) {by=score, top_k=2, scoring_func=sigmoid, n_group=1, topk_group=1, normalise=true, sum_eps=0, scaling=1} in layers.0: I32[tokens 8,2], F32[tokens 8,2]
+e.up = experts_up(x.all_gather_tp, route, route.1, w1, w3) {act_quant=none, swiglu_limit=0, weight_before_w2=true, scale_rows=0, scale_cols=0} in layers.0: BF16[tokens 8,2,6] tp:shard(2)
+e.inner = all_gather(e.up) {axis=tp, size=2, dim=2, capacity=8} in layers.0 on comm: BF16[tokens 8,2,12]
+e.down = experts_down(e.inner, route, route.1, w2) {act_quant=none, swiglu_limit=0, weight_before_w2=true, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,8] tp:shard(1)
+e = all_gather(e.down) {axis=tp, size=2, dim=1, capacity=8} in layers.0 on comm: F32[tokens 8,16]
+s = linear(x.all_gather_tp, s1) {dtype=BF16, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: BF16[tokens 8,12] tp:shard(1)
+sd.partial = linear(s, s2) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,16] tp:partial
+sd = all_reduce(sd.partial) {axis=tp, size=2, dtype=BF16} in layers.0 on comm: BF16[tokens 8,16]
+y = add(e, sd) in layers.0: BF16[tokens 8,16]
+result y
+)"},
     {"moe tp2+sp+ep2: local rows are dispatched as they are", kMoe, {.tp = 2, .ep = 2}, kMoeSplit, RowSet::kTp, RowSet::kAll, RowSet::kTp,
      R"(tokens.slice_rows_tp = slice_rows(tokens) {axis=tp, size=2, capacity=4}: I32[tokens 4] tp:shard(0)
 x = embedding(tokens.slice_rows_tp, embed) {streams=0, dtype=BF16}: BF16[tokens 4,16] tp:shard(0)
@@ -319,6 +336,7 @@ TEST(Shard, Refusals) {
       {"groups", kAttention, {.tp = 4}, kHeads, "'oa': 2 output groups cannot be split over 4 ranks"},
       {"heads that are cut", kAttention, {.tp = 8}, {{"wq", {MeshAxis::kTp, 0}}}, "'q': 4 heads cannot be split over 8 ranks"},
       {"blocks of a sum", kDense, {.tp = 16}, kDenseSplit, "'d': 8 canonical blocks cannot be split over 16 ranks"},
+      {"shares of experts", kMoe, {.tp = 8}, kMoeShares, "'w1' BF16[4,12,16]: dimension 1 is not divisible by tp 8"},
       {"experts", kMoe, {.tp = 8, .ep = 8}, kMoeSplit, "'w1' BF16[4,12,16]: dimension 0 is not divisible by ep 8"},
   };
   for (const auto& c : refusals) {

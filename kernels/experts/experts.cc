@@ -26,11 +26,13 @@ struct Scratch {
   int64_t batch_slots, panel, temporary;  // floats of the last two, of one thread
   int64_t order, first, x, rows, a, a_rows, panels, temporaries, bytes;
 
-  Scratch(int64_t num_rows, int64_t hidden, int64_t inner, int64_t top_k, int64_t num_experts, int num_threads) {
+  Scratch(ExpertsPart part, int64_t num_rows, int64_t hidden, int64_t inner, int64_t top_k, int64_t num_experts,
+          int num_threads) {
     const int64_t slots = num_rows * top_k;
+    const bool up = part != ExpertsPart::kDown, down = part != ExpertsPart::kUp;
     const int64_t hidden_steps = pack_layout(hidden, 1).steps(), inner_steps = pack_layout(inner, 1).steps();
     batch_slots = std::min(slots, std::max(num_rows, kBatchSlots));
-    panel = std::max(hidden_steps, inner_steps) * kWidestPanel;
+    panel = std::max(up ? hidden_steps : 0, down ? inner_steps : 0) * kWidestPanel;
     temporary = std::max(num_rows * kWidestPanel, kMostDotRows * kDotColumns);
     int64_t end = 0;
     const auto take = [&](int64_t size) {
@@ -40,30 +42,49 @@ struct Scratch {
     };
     order = take(slots * 4);
     first = take((num_experts + 1) * 4);
-    x = take(num_rows * hidden * kFloat);
-    rows = take(batch_slots * hidden_steps * kFloat);
+    x = take(up ? num_rows * hidden * kFloat : 0);
+    rows = take(up ? batch_slots * hidden_steps * kFloat : 0);
     a = take(batch_slots * inner * kFloat);
-    a_rows = take(batch_slots * inner_steps * kFloat);
+    a_rows = take(down ? batch_slots * inner_steps * kFloat : 0);
     panels = take(num_threads * panel * kFloat);
     temporaries = take(num_threads * temporary * kFloat);
     bytes = end;
   }
 };
 
+// A linear layer of the experts: how its input lies, and what computes it.
+struct Side {
+  Side(const LinearKernels& kernels, ActQuant act_quant, int64_t features, DType weight)
+      : linear(kernels_for(kernels, act_quant)),
+        max_dot_rows(linear.max_dot_rows(weight)),
+        width(elements_of_row(linear, features)),
+        layout(pack_layout(linear, features, 1)) {}
+
+  // One row to elements; x and out may be the same F32 row.
+  void convert(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out) const {
+    if (linear.quantise_row != nullptr) {
+      linear.quantise_row(x, dtype, k, {}, out);
+    } else {
+      linear.convert_row(x, dtype, k, act_quant, out);
+    }
+  }
+
+  const LinearKernels& linear;
+  int64_t max_dot_rows;
+  int64_t width;  // elements of a row
+  PackLayout layout;
+};
+
 class Call {
  public:
   Call(const ExpertsKernels& kernels, const ExpertsArgs& args, ThreadPool& pool)
       : kernels_(kernels),
-        linear_(kernels_for(*kernels.linear, args.act_quant)),
         args_(args),
         pool_(pool),
-        num_experts_(static_cast<int64_t>(args.w1.size())),
-        max_dot_rows_(linear_.max_dot_rows(args.w1[0].dtype)),
-        scratch_(args.num_rows, args.hidden, args.inner, args.top_k, num_experts_, pool.size()),
-        hidden_(elements_of_row(linear_, args.hidden)),
-        inner_(elements_of_row(linear_, args.inner)),
-        hidden_layout_(pack_layout(linear_, args.hidden, 1)),
-        inner_layout_(pack_layout(linear_, args.inner, 1)),
+        num_experts_(static_cast<int64_t>(std::max(args.w1.size(), args.w2.size()))),
+        scratch_(args.part, args.num_rows, args.hidden, args.inner, args.top_k, num_experts_, pool.size()),
+        up_(*kernels.up, args.act_quant, args.hidden, (args.w1.empty() ? args.w2 : args.w1)[0].dtype),
+        down_(*kernels.down, args.act_quant, args.inner, (args.w2.empty() ? args.w1 : args.w2)[0].dtype),
         order_(at<int32_t>(scratch_.order)),
         first_(at<int32_t>(scratch_.first)),
         x_(at<float>(scratch_.x)),
@@ -72,9 +93,10 @@ class Call {
         a_rows_(at<float>(scratch_.a_rows)) {}
 
   void run() {
-    clear_y();
     sort_slots();
-    convert_x();
+    if (computes_y()) clear_y();
+    if (computes_a()) convert_x();
+    if (args_.part == ExpertsPart::kUp) clear_unused_a();
     for (int64_t begin = 0; begin < num_experts_;) {
       const int64_t end = batch_end(begin);
       if (first_[end] > first_[begin]) run_batch(begin, end);
@@ -88,9 +110,14 @@ class Call {
     return reinterpret_cast<T*>(args_.scratch + offset);
   }
 
+  bool computes_a() const { return args_.part != ExpertsPart::kDown; }
+  bool computes_y() const { return args_.part != ExpertsPart::kUp; }
   int64_t rows_of(int64_t e) const { return first_[e + 1] - first_[e]; }
-  bool by_dot(int64_t e) const { return rows_of(e) <= max_dot_rows_; }
+  bool by_dot(const Side& side, int64_t e) const { return rows_of(e) <= side.max_dot_rows; }
   int64_t token(int64_t i) const { return order_[i] / args_.top_k; }
+  std::byte* a_of(int64_t slot) const {
+    return static_cast<std::byte*>(args_.a) + slot * args_.inner * dtype_bits(args_.x_dtype) / 8;
+  }
   float* y_of(int64_t i) const { return args_.y + (args_.per_slot ? order_[i] : token(i)) * args_.hidden; }
 
   void clear_y() {
@@ -99,6 +126,12 @@ class Call {
     pool_.parallel_for(rows, grain, [&](int64_t begin, int64_t end, int) {
       std::fill(args_.y + begin * args_.hidden, args_.y + end * args_.hidden, 0.0f);
     });
+  }
+
+  void clear_unused_a() {
+    for (int64_t s = 0; s < args_.num_rows * args_.top_k; ++s) {
+      if (args_.expert[s] < 0) std::fill(a_of(s), a_of(s + 1), std::byte{0});
+    }
   }
 
   // order: slots by expert, in ascending order within an expert; first[e]: where those of expert e begin.
@@ -118,21 +151,13 @@ class Call {
     first_[0] = 0;
   }
 
-  // One row to elements; x and out may be the same F32 row.
-  void convert(const void* x, DType dtype, int64_t k, float* out) const {
-    if (linear_.quantise_row != nullptr) {
-      linear_.quantise_row(x, dtype, k, {}, out);
-    } else {
-      linear_.convert_row(x, dtype, k, args_.act_quant, out);
-    }
-  }
-
   void convert_x() {
     const int64_t row_bytes = args_.hidden * dtype_bits(args_.x_dtype) / 8;
     const int64_t grain = args_.num_rows * args_.hidden <= kInlineWork ? std::max<int64_t>(args_.num_rows, 1) : 1;
     pool_.parallel_for(args_.num_rows, grain, [&](int64_t begin, int64_t end, int) {
       for (int64_t t = begin; t < end; ++t) {
-        convert(static_cast<const std::byte*>(args_.x) + t * row_bytes, args_.x_dtype, args_.hidden, x_ + t * hidden_);
+        up_.convert(static_cast<const std::byte*>(args_.x) + t * row_bytes, args_.x_dtype, args_.hidden, args_.act_quant,
+                    x_ + t * up_.width);
       }
     });
   }
@@ -161,6 +186,11 @@ class Call {
     int64_t active = 0;
     for (int64_t e = e0; e < e1; ++e) active += rows_of(e) > 0 ? 1 : 0;
 
+    if (computes_a()) run_up(e0, e1, work, active);
+    if (computes_y()) run_down(e0, e1, work);
+  }
+
+  void run_up(int64_t e0, int64_t e1, int64_t work, int64_t active) {
     for_tasks(e1 - e0, work / args_.inner, [&](int64_t begin, int64_t end, int worker) {
       for (int64_t e = e0 + begin; e < e0 + end; ++e) gather_x(e, e0, worker);
     });
@@ -172,8 +202,11 @@ class Call {
         gate_up(e0 + task / gate_tasks, e0, n, std::min(gate_columns, args_.inner - n), worker);
       }
     });
-    for_tasks(e1 - e0, work / args_.hidden, [&](int64_t begin, int64_t end, int worker) {
-      for (int64_t e = e0 + begin; e < e0 + end; ++e) prepare_a(e, e0, worker);
+  }
+
+  void run_down(int64_t e0, int64_t e1, int64_t work) {
+    for_tasks(e1 - e0, work / args_.hidden, [&](int64_t begin, int64_t end, int) {
+      for (int64_t e = e0 + begin; e < e0 + end; ++e) prepare_a(e, e0);
     });
     const int64_t down_columns = task_columns(args_.hidden, 1);
     for_tasks((args_.hidden + down_columns - 1) / down_columns, work, [&](int64_t begin, int64_t end, int worker) {
@@ -186,51 +219,56 @@ class Call {
 
   // Rows of x of an expert: packed tiles, or plain rows for dot products.
   void gather_x(int64_t e, int64_t e0, int worker) {
-    const int64_t rows = rows_of(e), first = first_[e], steps = hidden_layout_.steps();
+    const int64_t rows = rows_of(e), first = first_[e], steps = up_.layout.steps(), width = up_.width;
     float* out = rows_ + (first - first_[e0]) * steps;
-    if (by_dot(e)) {
+    if (by_dot(up_, e)) {
       if (rows == 1) return;  // read where it is
       for (int64_t r = 0; r < rows; ++r) {
-        std::copy_n(x_ + token(first + r) * hidden_, hidden_, out + r * hidden_);
+        std::copy_n(x_ + token(first + r) * width, width, out + r * width);
       }
       return;
     }
-    const RowTiles tiles = row_tiles(rows, linear_.tile_rows);
+    const RowTiles tiles = row_tiles(rows, up_.linear.tile_rows);
     float* gathered = panel(worker);
     for (int64_t i = 0; i < tiles.count; ++i) {
       for (int64_t r = 0; r < tiles.size(i); ++r) {
-        std::copy_n(x_ + token(first + tiles.begin(i) + r) * hidden_, hidden_, gathered + r * hidden_);
+        std::copy_n(x_ + token(first + tiles.begin(i) + r) * width, width, gathered + r * width);
       }
-      linear_.pack_rows(gathered, hidden_, tiles.size(i), hidden_layout_, out + tiles.begin(i) * steps);
+      up_.linear.pack_rows(gathered, width, tiles.size(i), up_.layout, out + tiles.begin(i) * steps);
     }
   }
 
   // The same for the inner activations, in place or packed: rows of fp32 become rows of elements with the same stride.
-  void prepare_a(int64_t e, int64_t e0, int worker) {
-    const int64_t rows = rows_of(e), first = first_[e] - first_[e0], steps = inner_layout_.steps();
-    float* a = a_ + first * args_.inner;
-    if (args_.act_quant != ActQuant::kNone || linear_.element_features > 1) {
+  void prepare_a(int64_t e, int64_t e0) {
+    const int64_t rows = rows_of(e), first = first_[e] - first_[e0], steps = down_.layout.steps(), inner = args_.inner;
+    float* a = a_ + first * inner;
+    if (args_.part == ExpertsPart::kDown) {
       for (int64_t r = 0; r < rows; ++r) {
-        convert(a + r * args_.inner, DType::kF32, args_.inner, a + r * args_.inner);
+        down_.convert(a_of(order_[first_[e] + r]), args_.x_dtype, inner, args_.act_quant, a + r * inner);
+      }
+    } else if (args_.act_quant != ActQuant::kNone || down_.linear.element_features > 1) {
+      for (int64_t r = 0; r < rows; ++r) {
+        down_.convert(a + r * inner, DType::kF32, inner, args_.act_quant, a + r * inner);
       }
     }
-    if (by_dot(e)) return;
-    const RowTiles tiles = row_tiles(rows, linear_.tile_rows);
+    if (by_dot(down_, e)) return;
+    const RowTiles tiles = row_tiles(rows, down_.linear.tile_rows);
     for (int64_t i = 0; i < tiles.count; ++i) {
-      linear_.pack_rows(a + tiles.begin(i) * args_.inner, args_.inner, tiles.size(i), inner_layout_,
-                        a_rows_ + (first + tiles.begin(i)) * steps);
+      down_.linear.pack_rows(a + tiles.begin(i) * inner, inner, tiles.size(i), down_.layout,
+                             a_rows_ + (first + tiles.begin(i)) * steps);
     }
   }
 
   // out[r, 0..count) = columns [n, n + count) of rows * w for the rows of expert e.
-  void multiply(const WeightMatrix& w, int64_t n, int64_t count, const float* packed, int64_t rows,
-                const PackLayout& layout, int worker, const Output& out) {
-    linear_.pack_weights(w, n, count, panel_width(linear_, layout, count), layout, panel(worker));
-    const RowTiles tiles = row_tiles(rows, linear_.tile_rows);
+  void multiply(const Side& side, const WeightMatrix& w, int64_t n, int64_t count, const float* packed, int64_t rows,
+                int worker, const Output& out) {
+    const PackLayout& layout = side.layout;
+    const int64_t width = panel_width(side.linear, layout, count);
+    side.linear.pack_weights(w, n, count, width, layout, panel(worker));
+    const RowTiles tiles = row_tiles(rows, side.linear.tile_rows);
     for (int64_t i = 0; i < tiles.count; ++i) {
       const Output tile_out{static_cast<float*>(out.y) + tiles.begin(i) * out.stride, DType::kF32, out.stride};
-      linear_.tile(packed + tiles.begin(i) * layout.steps(), tiles.size(i), panel(worker),
-                   panel_width(linear_, layout, count), count, layout, tile_out);
+      side.linear.tile(packed + tiles.begin(i) * layout.steps(), tiles.size(i), panel(worker), width, count, layout, tile_out);
     }
   }
 
@@ -243,24 +281,27 @@ class Call {
     const auto combine = [&](int64_t n, int64_t count, int64_t up_stride) {
       for (int64_t r = 0; r < rows; ++r) {
         float* gate = a + r * args_.inner + n;
-        kernels_.gate({gate, up + r * up_stride, gate, count, args_.weight[order_[first + r]], args_.swiglu_limit,
+        const int64_t slot = order_[first + r];
+        kernels_.gate({gate, up + r * up_stride, gate, count, args_.weight[slot], args_.swiglu_limit,
                        args_.x_dtype == DType::kBF16, args_.weight_before_w2});
+        if (args_.part == ExpertsPart::kUp) {
+          store_rounded(gate, count, args_.x_dtype, a_of(slot) + n * dtype_bits(args_.x_dtype) / 8);
+        }
       }
     };
-    if (by_dot(e)) {
-      const float* x = rows == 1 ? x_ + token(first) * hidden_
-                                 : rows_ + (first - first_[e0]) * hidden_layout_.steps();
-      linear_.dot(w1, n0, n0 + columns, x, hidden_, rows, 1, {a + n0, DType::kF32, args_.inner});
-      linear_.dot(w3, n0, n0 + columns, x, hidden_, rows, 1, {up, DType::kF32, columns});
+    const float* packed = rows_ + (first - first_[e0]) * up_.layout.steps();
+    if (by_dot(up_, e)) {
+      const float* x = rows == 1 ? x_ + token(first) * up_.width : packed;
+      up_.linear.dot(w1, n0, n0 + columns, x, up_.width, rows, 1, {a + n0, DType::kF32, args_.inner});
+      up_.linear.dot(w3, n0, n0 + columns, x, up_.width, rows, 1, {up, DType::kF32, columns});
       combine(n0, columns, columns);
       return;
     }
-    const float* packed = rows_ + (first - first_[e0]) * hidden_layout_.steps();
-    const int64_t width = panel_width(linear_, hidden_layout_, columns);
+    const int64_t width = panel_width(up_.linear, up_.layout, columns);
     for (int64_t n = n0; n < n0 + columns; n += width) {
       const int64_t count = std::min(width, n0 + columns - n);
-      multiply(w1, n, count, packed, rows, hidden_layout_, worker, {a + n, DType::kF32, args_.inner});
-      multiply(w3, n, count, packed, rows, hidden_layout_, worker, {up, DType::kF32, width});
+      multiply(up_, w1, n, count, packed, rows, worker, {a + n, DType::kF32, args_.inner});
+      multiply(up_, w3, n, count, packed, rows, worker, {up, DType::kF32, width});
       combine(n, count, width);
     }
   }
@@ -276,17 +317,17 @@ class Call {
                       args_.weight[order_[first + r]], args_.x_dtype == DType::kBF16, !args_.weight_before_w2});
       }
     };
-    if (by_dot(e)) {
+    if (by_dot(down_, e)) {
       const float* a = a_ + (first - first_[e0]) * args_.inner;
-      linear_.dot(w2, n0, n0 + columns, a, args_.inner, rows, 1, {o, DType::kF32, columns});
+      down_.linear.dot(w2, n0, n0 + columns, a, args_.inner, rows, 1, {o, DType::kF32, columns});
       accumulate(n0, columns, columns);
       return;
     }
-    const float* packed = a_rows_ + (first - first_[e0]) * inner_layout_.steps();
-    const int64_t width = panel_width(linear_, inner_layout_, columns);
+    const float* packed = a_rows_ + (first - first_[e0]) * down_.layout.steps();
+    const int64_t width = panel_width(down_.linear, down_.layout, columns);
     for (int64_t n = n0; n < n0 + columns; n += width) {
       const int64_t count = std::min(width, n0 + columns - n);
-      multiply(w2, n, count, packed, rows, inner_layout_, worker, {o, DType::kF32, width});
+      multiply(down_, w2, n, count, packed, rows, worker, {o, DType::kF32, width});
       accumulate(n, count, width);
     }
   }
@@ -295,20 +336,20 @@ class Call {
   float* temporary(int worker) const { return at<float>(scratch_.temporaries) + worker * scratch_.temporary; }
 
   const ExpertsKernels& kernels_;
-  const LinearKernels& linear_;
   const ExpertsArgs& args_;
   ThreadPool& pool_;
-  int64_t num_experts_, max_dot_rows_;
+  int64_t num_experts_;
   Scratch scratch_;
-  int64_t hidden_, inner_;  // elements of a row
-  PackLayout hidden_layout_, inner_layout_;
+  Side up_, down_;
   int32_t *order_, *first_;
   float *x_, *rows_, *a_, *a_rows_;
 };
 
 void run_bf16(const ExpertsArgs& args, ThreadPool& pool) {
   ExpertsKernels kernels = kExpertsKernels_avx512_vbmi;
-  if (experts_take_bf16_pairs(args)) kernels.linear = &bf16_pair_kernels(args.w1[0].dtype);
+  const ExpertsPairs pairs = experts_pairs(args);
+  if (pairs.up) kernels.up = &bf16_pair_kernels(args.w1[0].dtype);
+  if (pairs.down) kernels.down = &bf16_pair_kernels(args.w2[0].dtype);
   experts_with(kernels, args, pool);
 }
 
@@ -327,23 +368,29 @@ constexpr KernelVariant<ExpertsFn> kVariants[] = {
 
 }  // namespace
 
-bool experts_take_bf16_pairs(const ExpertsArgs& args) {
-  const auto take = [&](const WeightMatrix& w) { return takes_bf16_pairs(w, args.x_dtype, args.act_quant, 1); };
-  return !args.w1.empty() && take(args.w1[0]) && take(args.w3[0]) && take(args.w2[0]);
+ExpertsPairs experts_pairs(const ExpertsArgs& args) {
+  const auto take = [&](std::span<const WeightMatrix> w) {
+    return !w.empty() && takes_bf16_pairs(w[0], args.x_dtype, args.act_quant, 1);
+  };
+  return {take(args.w1) && take(args.w3), take(args.w2)};
 }
 
 void experts_with(const ExpertsKernels& kernels, const ExpertsArgs& args, ThreadPool& pool) {
   if (args.num_rows == 0) return;
-  WEFT_CHECK(!args.w1.empty() && args.w1.size() == args.w2.size() && args.w1.size() == args.w3.size());
+  const bool up = args.part != ExpertsPart::kDown, down = args.part != ExpertsPart::kUp;
+  WEFT_CHECK(args.w1.size() == args.w3.size() && up == !args.w1.empty() && down == !args.w2.empty());
+  WEFT_CHECK(!up || !down || args.w1.size() == args.w2.size());
   WEFT_CHECK(args.act_quant != ActQuant::kInt8Static, "experts have no static quantisation");
-  WEFT_CHECK(!is_int8(args.act_quant) || (takes_int8(args.w1[0]) && takes_int8(args.w3[0]) && takes_int8(args.w2[0])));
+  for (const auto& weights : {args.w1, args.w3, args.w2}) {
+    WEFT_CHECK(weights.empty() || !is_int8(args.act_quant) || takes_int8(weights[0]));
+  }
   Call(kernels, args, pool).run();
 }
 
-int64_t experts_scratch_bytes(int64_t num_rows, int64_t hidden, int64_t inner, int64_t top_k, int64_t num_experts,
-                              DType weight_dtype, int num_threads) {
+int64_t experts_scratch_bytes(ExpertsPart part, int64_t num_rows, int64_t hidden, int64_t inner, int64_t top_k,
+                              int64_t num_experts, int num_threads) {
   const int64_t reference = (2 * hidden + 2 * inner) * kFloat;
-  return std::max(reference, Scratch(num_rows, hidden, inner, top_k, num_experts, num_threads).bytes);
+  return std::max(reference, Scratch(part, num_rows, hidden, inner, top_k, num_experts, num_threads).bytes);
 }
 
 std::span<const KernelVariant<ExpertsFn>> experts_variants() { return kVariants; }

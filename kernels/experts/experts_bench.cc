@@ -86,7 +86,7 @@ void bench(ThreadPool& pool, int64_t distinct, int64_t rows, double peak) {
   }
   std::vector<float> x(static_cast<size_t>(rows * kHidden), 0.5f), y(x.size());
   const Buffer scratch =
-      allocate(experts_scratch_bytes(rows, kHidden, kInner, kTopK, kExperts, DType::kF4E2M1, pool.size()));
+      allocate(experts_scratch_bytes(ExpertsPart::kAll, rows, kHidden, kInner, kTopK, kExperts, pool.size()));
   ExpertsArgs args;
   args.x = x.data();
   args.num_rows = rows;

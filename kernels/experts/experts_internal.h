@@ -35,7 +35,7 @@ struct AddArgs {
 using AddFn = void(const AddArgs& args);
 
 struct ExpertsKernels {
-  const LinearKernels* linear;
+  const LinearKernels *up, *down;  // of w1 and w3, of w2
   GateFn* gate;
   AddFn* add;
 };
@@ -44,8 +44,14 @@ extern const ExpertsKernels kExpertsKernels_avx2;
 extern const ExpertsKernels kExpertsKernels_avx512;
 extern const ExpertsKernels kExpertsKernels_avx512_vbmi;
 
-// All three weights of an expert, see takes_bf16_pairs() of a linear layer.
-bool experts_take_bf16_pairs(const ExpertsArgs& args);
+// Whether w1 and w3, and whether w2 are layers of avx512_bf16: takes_bf16_pairs() of kernels/linear.
+struct ExpertsPairs {
+  bool up = false, down = false;
+};
+ExpertsPairs experts_pairs(const ExpertsArgs& args);
+
+// Numbers that are already values of `dtype` (F32 or BF16), as those.
+void store_rounded(const float* a, int64_t n, DType dtype, void* out);
 
 void gate_ref(const GateArgs& args);
 void add_ref(const AddArgs& args);

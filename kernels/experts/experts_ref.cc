@@ -1,5 +1,7 @@
 // The reference: the formula of experts.h, a row and a slot at a time.
 #include <algorithm>
+#include <bit>
+#include <cstring>
 
 #include "base/numeric.h"
 #include "kernels/experts/experts_internal.h"
@@ -51,30 +53,43 @@ class Rows {
   float scale_ = 0;
 };
 
-void experts_with_dot(DotRef* dot, const ExpertsArgs& args) {
-  const int64_t hidden = args.hidden, inner = args.inner;
+void experts_with_dot(DotRef* up_dot, DotRef* down_dot, const ExpertsArgs& args) {
+  const int64_t hidden = args.hidden, inner = args.inner, a_bytes = inner * dtype_bits(args.x_dtype) / 8;
   const bool round = args.x_dtype == DType::kBF16;
   auto* x = reinterpret_cast<float*>(args.scratch);
   float* gate = x + hidden;
   float* up = gate + inner;
   float* o = up + inner;
-  Rows rows(dot, args.act_quant, x), inner_rows(dot, args.act_quant, up);
+  Rows rows(up_dot, args.act_quant, x), inner_rows(down_dot, args.act_quant, up);
   for (int64_t t = 0; t < args.num_rows; ++t) {
-    const auto* row = static_cast<const std::byte*>(args.x) + t * hidden * dtype_bits(args.x_dtype) / 8;
-    rows.set(row, args.x_dtype, hidden);
+    if (args.part != ExpertsPart::kDown) {
+      rows.set(static_cast<const std::byte*>(args.x) + t * hidden * dtype_bits(args.x_dtype) / 8, args.x_dtype, hidden);
+    }
     const int64_t y_rows = args.per_slot ? args.top_k : 1;
     float* y = args.y + t * y_rows * hidden;
-    std::fill(y, y + y_rows * hidden, 0.0f);
+    if (args.part != ExpertsPart::kUp) std::fill(y, y + y_rows * hidden, 0.0f);
     for (int64_t j = 0; j < args.top_k; ++j) {
-      const int64_t e = args.expert[t * args.top_k + j];
-      const float weight = args.weight[t * args.top_k + j];
+      const int64_t slot = t * args.top_k + j, e = args.expert[slot];
+      const float weight = args.weight[slot];
+      std::byte* a = args.part == ExpertsPart::kAll ? nullptr : static_cast<std::byte*>(args.a) + slot * a_bytes;
+      if (e < 0 && args.part == ExpertsPart::kUp) std::memset(a, 0, static_cast<size_t>(a_bytes));
       if (e < 0) continue;
-      for (int64_t i = 0; i < inner; ++i) {
-        gate[i] = rows.times(args.w1[static_cast<size_t>(e)], i);
-        up[i] = rows.times(args.w3[static_cast<size_t>(e)], i);
+      if (args.part != ExpertsPart::kDown) {
+        for (int64_t i = 0; i < inner; ++i) {
+          gate[i] = rows.times(args.w1[static_cast<size_t>(e)], i);
+          up[i] = rows.times(args.w3[static_cast<size_t>(e)], i);
+        }
+        gate_ref({gate, up, gate, inner, weight, args.swiglu_limit, round, args.weight_before_w2});
       }
-      gate_ref({gate, up, gate, inner, weight, args.swiglu_limit, round, args.weight_before_w2});
-      inner_rows.set(gate, DType::kF32, inner);
+      if (args.part == ExpertsPart::kUp) {
+        store_rounded(gate, inner, args.x_dtype, a);
+        continue;
+      }
+      if (args.part == ExpertsPart::kDown) {
+        inner_rows.set(a, args.x_dtype, inner);
+      } else {
+        inner_rows.set(gate, DType::kF32, inner);
+      }
       for (int64_t i = 0; i < hidden; ++i) o[i] = inner_rows.times(args.w2[static_cast<size_t>(e)], i);
       add_ref({o, args.per_slot ? y + j * hidden : y, hidden, weight, round, !args.weight_before_w2});
     }
@@ -83,10 +98,19 @@ void experts_with_dot(DotRef* dot, const ExpertsArgs& args) {
 
 }  // namespace
 
-void experts_ref(const ExpertsArgs& args, ThreadPool&) { experts_with_dot(dot_ref, args); }
+void store_rounded(const float* a, int64_t n, DType dtype, void* out) {
+  if (dtype == DType::kF32) {
+    std::memcpy(out, a, static_cast<size_t>(n) * sizeof(float));
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) static_cast<bf16*>(out)[i] = bf16{static_cast<uint16_t>(std::bit_cast<uint32_t>(a[i]) >> 16)};
+}
+
+void experts_ref(const ExpertsArgs& args, ThreadPool&) { experts_with_dot(dot_ref, dot_ref, args); }
 
 void experts_bf16_ref(const ExpertsArgs& args, ThreadPool&) {
-  experts_with_dot(experts_take_bf16_pairs(args) ? dot_bf16_ref : dot_ref, args);
+  const ExpertsPairs pairs = experts_pairs(args);
+  experts_with_dot(pairs.up ? dot_bf16_ref : dot_ref, pairs.down ? dot_bf16_ref : dot_ref, args);
 }
 
 }  // namespace weft

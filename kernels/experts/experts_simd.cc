@@ -55,6 +55,6 @@ void add(const AddArgs& args) {
 }  // namespace
 
 extern const ExpertsKernels WEFT_ISA_NAME(kExpertsKernels);
-const ExpertsKernels WEFT_ISA_NAME(kExpertsKernels) = {&WEFT_ISA_NAME(kLinearKernels), gate, add};
+const ExpertsKernels WEFT_ISA_NAME(kExpertsKernels) = {&WEFT_ISA_NAME(kLinearKernels), &WEFT_ISA_NAME(kLinearKernels), gate, add};
 
 }  // namespace weft

@@ -109,12 +109,7 @@ struct Problem {
     return w;
   }
 
-  std::vector<float> run(ExpertsFn* function, int64_t first_row, int64_t rows) const {
-    const int64_t size =
-        experts_scratch_bytes(rows, c.hidden, c.inner, c.top_k, c.experts, c.weight, c.threads);
-    std::vector<std::byte> storage(static_cast<size_t>(size + 64), std::byte{0xff});
-    auto address = reinterpret_cast<uintptr_t>(storage.data());
-    std::vector<float> y(static_cast<size_t>(rows * (c.per_slot ? c.top_k : 1) * c.hidden), kNan);
+  ExpertsArgs args_of(int64_t first_row, int64_t rows) const {
     ExpertsArgs args;
     args.x = x.data() + first_row * c.hidden * dtype_bits(c.x_dtype) / 8;
     args.x_dtype = c.x_dtype;
@@ -131,10 +126,72 @@ struct Problem {
     args.weight_before_w2 = c.weight_before_w2;
     args.act_quant = c.act_quant;
     args.per_slot = c.per_slot;
-    args.y = y.data();
+    return args;
+  }
+
+  void call(ExpertsFn* function, ExpertsArgs args) const {
+    const int64_t size = experts_scratch_bytes(args.part, args.num_rows, args.hidden, args.inner, c.top_k, c.experts, c.threads);
+    std::vector<std::byte> storage(static_cast<size_t>(size + 64), std::byte{0xff});
+    auto address = reinterpret_cast<uintptr_t>(storage.data());
     args.scratch = storage.data() + (64 - address % 64) % 64;
     ThreadPool pool(c.threads);
     function(args, pool);
+  }
+
+  std::vector<float> run(ExpertsFn* function, int64_t first_row, int64_t rows) const {
+    std::vector<float> y(static_cast<size_t>(rows * (c.per_slot ? c.top_k : 1) * c.hidden), kNan);
+    ExpertsArgs args = args_of(first_row, rows);
+    args.y = y.data();
+    call(function, args);
+    return y;
+  }
+
+  // The same by owners of some rows of w1 and w3 each, then of some rows of w2, who put a[] and y together.
+  std::vector<float> run_in_parts(ExpertsFn* function, std::span<const int64_t> inner_cuts, std::span<const int64_t> hidden_cuts) const {
+    const auto rows_of = [](const std::vector<WeightMatrix>& whole, int64_t begin, int64_t end) {
+      std::vector<WeightMatrix> part;
+      for (const WeightMatrix& w : whole) part.push_back(weight_rows(w, begin, end));
+      return part;
+    };
+    const int64_t slots = c.rows * c.top_k, element = dtype_bits(c.x_dtype) / 8;
+    std::vector<std::byte> a(static_cast<size_t>(slots * c.inner * element), std::byte{0xff});
+    for (size_t i = 0; i + 1 < inner_cuts.size(); ++i) {
+      const int64_t begin = inner_cuts[i], width = inner_cuts[i + 1] - begin;
+      const auto part1 = rows_of(w1, begin, begin + width), part3 = rows_of(w3, begin, begin + width);
+      std::vector<std::byte> part(static_cast<size_t>(slots * width * element), std::byte{0xff});
+      ExpertsArgs args = args_of(0, c.rows);
+      args.part = ExpertsPart::kUp;
+      args.inner = width;
+      args.w1 = part1;
+      args.w3 = part3;
+      args.w2 = {};
+      args.a = part.data();
+      call(function, args);
+      for (int64_t s = 0; s < slots; ++s) {
+        if (expert[static_cast<size_t>(s)] < 0) {
+          EXPECT_TRUE(std::all_of(part.begin() + s * width * element, part.begin() + (s + 1) * width * element,
+                                  [](std::byte b) { return b == std::byte{0}; })) << "unused slot " << s;
+        }
+        std::memcpy(a.data() + (s * c.inner + begin) * element, part.data() + s * width * element, static_cast<size_t>(width * element));
+      }
+    }
+    const int64_t y_rows = c.rows * (c.per_slot ? c.top_k : 1);
+    std::vector<float> y(static_cast<size_t>(y_rows * c.hidden), kNan);
+    for (size_t i = 0; i + 1 < hidden_cuts.size(); ++i) {
+      const int64_t begin = hidden_cuts[i], width = hidden_cuts[i + 1] - begin;
+      const auto part2 = rows_of(w2, begin, begin + width);
+      std::vector<float> part(static_cast<size_t>(y_rows * width), kNan);
+      ExpertsArgs args = args_of(0, c.rows);
+      args.part = ExpertsPart::kDown;
+      args.hidden = width;
+      args.x = nullptr;
+      args.w1 = args.w3 = {};
+      args.w2 = part2;
+      args.a = a.data();
+      args.y = part.data();
+      call(function, args);
+      for (int64_t t = 0; t < y_rows; ++t) std::copy_n(part.begin() + t * width, width, y.begin() + t * c.hidden + begin);
+    }
     return y;
   }
 };
@@ -304,6 +361,37 @@ TEST(experts, slots_add_up_to_the_sum) {
         }
       }
       expect_equal(want, sum, fmt::format("function {}: {}", f, slots.c.name()));
+    }
+  }
+}
+
+TEST(experts, two_calls_give_the_bits_of_one) {
+  constexpr ActQuant kFp8 = ActQuant::kFp8Block128, kNone = ActQuant::kNone;
+  const Case cases[] = {
+      {.rows = 1, .hidden = 128, .inner = 96, .x_dtype = DType::kBF16, .act_quant = kFp8},
+      {.rows = 30, .hidden = 128, .inner = 96, .x_dtype = DType::kBF16, .limit = 1.5f, .act_quant = kFp8, .unused_slots = true, .threads = 2},
+      {.rows = 40, .hidden = 192, .inner = 256, .weight = DType::kF8E4M3, .x_dtype = DType::kBF16, .act_quant = kFp8, .crowded = 6},
+      {.rows = 5, .hidden = 192, .inner = 256, .x_dtype = DType::kBF16, .act_quant = kFp8, .threads = 2},
+      {.rows = 30, .hidden = 192, .inner = 96, .weight = DType::kBF16, .x_dtype = DType::kBF16, .weight_before_w2 = false},
+      {.rows = 30, .hidden = 96, .inner = 192, .x_dtype = DType::kBF16},  // pairs of bf16 in one of the layers alone
+      {.rows = 50, .hidden = 100, .inner = 36, .weight = DType::kBF16, .act_quant = kNone, .unused_slots = true, .per_slot = true},
+      {.rows = 180, .hidden = 32, .inner = 32, .experts = 7, .top_k = 6, .threads = 2},
+  };
+  std::vector<ExpertsFn*> functions = {experts_bf16_ref};
+  for (const auto& variant : experts_variants()) {
+    if (variant.isa <= max_isa()) functions.push_back(variant.run);
+  }
+  for (const Case& c : cases) {
+    const Problem problem(c);
+    for (size_t f = 0; f < functions.size(); ++f) {
+      const std::vector<float> want = problem.run(functions[f], 0, c.rows);
+      const int64_t inner[][4] = {{0, c.inner, c.inner, c.inner}, {0, c.inner / 2, c.inner, c.inner}, {0, 4, c.inner / 2 + 6, c.inner}};
+      const int64_t hidden[][4] = {{0, c.hidden, c.hidden, c.hidden}, {0, c.hidden / 2, c.hidden, c.hidden}, {0, 20, 26, c.hidden}};
+      for (int i = 0; i < 3; ++i) {
+        const size_t parts = static_cast<size_t>(i) + 2;
+        expect_equal(want, problem.run_in_parts(functions[f], std::span(inner[i]).first(parts), std::span(hidden[i]).first(parts)),
+                     fmt::format("function {}, {} parts: {}", f, parts - 1, c.name()));
+      }
     }
   }
 }

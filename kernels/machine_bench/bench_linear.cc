@@ -190,8 +190,8 @@ class ExpertsCall {
     WEFT_ASSIGN_OR_RETURN(call.x_, runner.filled(fill_pattern(x_dtype), num_rows * m.hidden * element_bytes(x_dtype)));
     WEFT_ASSIGN_OR_RETURN(call.y_, runner.scratch(num_rows * m.hidden * 4));
     WEFT_ASSIGN_OR_RETURN(call.scratch_,
-                          runner.scratch(experts_scratch_bytes(num_rows, m.hidden, m.inner, BenchModel::kTopK,
-                                                               m.num_experts, DType::kF4E2M1, runner.pool().size())));
+                          runner.scratch(experts_scratch_bytes(ExpertsPart::kAll, num_rows, m.hidden, m.inner, BenchModel::kTopK,
+                                                               m.num_experts, runner.pool().size())));
     call.num_experts_ = m.num_experts;
     call.weight_.assign(num_rows * BenchModel::kTopK, 0.25f);
     call.expert_.resize(num_rows * BenchModel::kTopK);

@@ -81,8 +81,9 @@ class DeepseekV4 final : public Model {
 
   WeightSplit weight_split(std::string_view value_name) const override {
     const auto [weight, scale] = find(value_name);
-    if (weight == nullptr || (scale && weight->num_experts == 0)) return WeightSplit::kWhole;
-    return weight->split;
+    if (weight == nullptr) return WeightSplit::kWhole;
+    if (!scale) return weight->split;
+    return weight->num_experts > 0 ? WeightSplit::kExpertScales : WeightSplit::kWhole;
   }
   WeightInfo weight_info(std::string_view value_name) const override {
     const auto [weight, scale] = find(value_name);

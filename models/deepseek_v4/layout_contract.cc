@@ -25,6 +25,11 @@ constexpr Rule kRules[] = {
        return uneven.empty() ? check_canonical_blocks("shared_experts.w2", inner, l.mesh.tp) : uneven;
      }},
     {"experts", [](const Layout& l, const Config& c) { return divisible("n_routed_experts", c.n_routed_experts, "ep", l.mesh.ep); }},
+    {"shares of experts", [](const Layout& l, const Config& c) {
+       if (l.moe != MoeChoice::kTp) return std::string();
+       const std::string uneven = divisible("moe_intermediate_size", c.moe_intermediate_size, "tp", l.mesh.tp);
+       return uneven.empty() ? divisible("hidden_size", c.hidden_size, "tp", l.mesh.tp) : uneven;
+     }},
     {"stages", [](const Layout& l, const Config& c) {
        if (l.mesh.pp <= c.num_hidden_layers) return std::string();
        return fmt::format("{} pipeline stages for {} layers; at most one stage per layer", l.mesh.pp, c.num_hidden_layers);

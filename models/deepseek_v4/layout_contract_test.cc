@@ -59,6 +59,10 @@ TEST(DeepseekV4Contract, EveryRuleHasItsMessage) {
       {"... whole on every rank", with([](Config& c) { c.moe_intermediate_size = 20; }), {.mesh = {.tp = 8}, .shared = WeightChoice::kReplicated}, ""},
       {"experts", with([](Config& c) { c.n_routed_experts = 6; }), {.mesh = {.tp = 4, .ep = 4}},
        "layout tp4+ep4: n_routed_experts 6 is not divisible by ep 4; usable sizes: 1 2 3 6"},
+      {"shares of experts", flash(), {.mesh = {.tp = 8}, .moe = MoeChoice::kTp}, ""},
+      {"... of a width that tp does not divide", with([](Config& c) { c.moe_intermediate_size = 20; }),
+       {.mesh = {.tp = 8}, .shared = WeightChoice::kReplicated, .moe = MoeChoice::kTp},
+       "layout tp8+shared=replicated+moe=tp: moe_intermediate_size 20 is not divisible by tp 8; usable sizes: 1 2 4 5 10 20"},
       {"stages", with([](Config& c) { c.num_hidden_layers = 3; }), {.mesh = {.pp = 4}},
        "layout pp4: 4 pipeline stages for 3 layers; at most one stage per layer"},
       {"gate", flash(), {.mesh = {.tp = 2}, .gate = GateChoice::kKSharded}, "layout tp2+gate=k_sharded: DeepSeek-V4 has no gate on the attention output"},
@@ -72,7 +76,6 @@ TEST(DeepseekV4Contract, EveryRuleHasItsMessage) {
       {"owned", flash(), {.mesh = {.tp = 4}, .split = TokenSplit::kOwned},
        "layout tp4+owned: split=owned needs dsa_cp, whose prefill fills the caches of every rank: tpN+dsa_cp+owned"},
       {"owned with dsa_cp", flash(), {.mesh = {.tp = 4}, .attention = AttentionChoice::kDsaCp, .split = TokenSplit::kOwned}, ""},
-      {"moe=tp", flash(), {.mesh = {.tp = 2}, .moe = MoeChoice::kTp}, "layout tp2+moe=tp: moe=tp cannot be run yet; plan only"},
       {"compressor=split", flash(), {.mesh = {.pcp = 2}, .compressor = CompressorChoice::kSplit}, ""},
       // Rules of all families come first.
       {"a family rule and a general one", with([](Config& c) { c.num_attention_heads = 7; }), {.mesh = {.pcp = 2, .tp = 2}, .attention = AttentionChoice::kDsaCp},
