@@ -71,6 +71,7 @@ Result<BenchResult> ModelBench::run(const BenchTest& test, int repetitions, cons
   result.bytes = work.bytes;
   // The first run reads weights from the disk and builds graphs: it is not counted.
   for (int repetition = -1; repetition < repetitions; ++repetition) {
+    if (repetition == 0 && timing_ == Timing::kOps) WEFT_RETURN_IF_ERROR(engine_.start_timing());
     std::vector<int32_t> slots;
     Status status;
     for (int64_t i = 0; i < test.batch && status.ok(); ++i) {
@@ -91,6 +92,9 @@ Result<BenchResult> ModelBench::run(const BenchTest& test, int repetitions, cons
     result.seconds.push_back(timed->seconds);
     result.drafted += timed->drafted;
     result.accepted += timed->accepted;
+  }
+  if (timing_ == Timing::kOps) {
+    WEFT_ASSIGN_OR_RETURN(result.op_times, engine_.op_times());
   }
   return result;
 }

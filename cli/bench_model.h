@@ -34,6 +34,7 @@ struct BenchResult {
   int64_t drafted = 0, accepted = 0;
   // Of one repetition, as the ops of the graphs count it: multiply-adds count 2, memory traffic with each weight once per step.
   double flops = 0, bytes = 0;
+  std::vector<std::vector<OpTime>> op_times;  // by rank, of all repetitions; if asked for
 
   int64_t total_tokens() const { return test.tokens * test.batch; }
   double tokens_per_s() const;         // mean over the repetitions
@@ -44,8 +45,10 @@ struct BenchResult {
 
 class ModelBench {
  public:
+  enum class Timing { kTests, kOps };  // each test as a whole, or its ops, too
+
   // Borrows the engine, of which all sequences are free.
-  ModelBench(Engine& engine, uint64_t seed) : engine_(engine), seed_(seed) {}
+  ModelBench(Engine& engine, uint64_t seed, Timing timing = Timing::kTests) : engine_(engine), seed_(seed), timing_(timing) {}
 
   // `interrupted` is asked between steps.
   Result<BenchResult> run(const BenchTest& test, int repetitions, const std::function<bool()>& interrupted);
@@ -65,6 +68,7 @@ class ModelBench {
 
   Engine& engine_;
   uint64_t seed_;
+  Timing timing_;
   const std::function<bool()>* interrupted_ = nullptr;
   // The state after `depth` tokens, kept from test to test.
   SavedSequence saved_;

@@ -1,6 +1,7 @@
 #include "cli/bench_report.h"
 
 #include <algorithm>
+#include <map>
 
 #include "cli/model_options.h"
 
@@ -82,8 +83,59 @@ OrderedJson bench_json(const BenchResult& result, const MachineLimits& machine) 
                       {"bytes", result.bytes},
                       {"limit", test.kind == BenchKind::kPrefill ? "f32 FMA peak" : "read bandwidth"},
                       {"share_of_limit", share_of_limit(result, machine)}};
+  for (size_t rank = 0; rank < result.op_times.size(); ++rank) {
+    for (const OpTime& time : result.op_times[rank]) {
+      json["ops"].push_back({{"rank", rank}, {"op", time.op}, {"name", time.name}, {"calls", time.calls}, {"seconds", time.seconds}});
+    }
+  }
   if (test.drafts > 0) json["accepted"] = result.accepted, json["drafted"] = result.drafted;
   return json;
+}
+
+namespace {
+
+struct RankTimes {
+  int64_t calls = 0;
+  std::vector<double> seconds;  // by rank
+  double longest() const { return *std::max_element(seconds.begin(), seconds.end()); }
+  void add(const OpTime& time, size_t rank, size_t ranks) {
+    seconds.resize(ranks);
+    seconds[rank] += time.seconds;
+    if (rank == 0) calls += time.calls;
+  }
+};
+using TimesByName = std::map<std::string, RankTimes>;
+
+std::vector<std::pair<std::string, RankTimes>> longest_first(const TimesByName& times) {
+  std::vector<std::pair<std::string, RankTimes>> sorted(times.begin(), times.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second.longest() > b.second.longest(); });
+  return sorted;
+}
+
+}  // namespace
+
+std::string op_table(const BenchResult& result) {
+  const size_t ranks = result.op_times.size();
+  TimesByName kinds;
+  std::map<std::string, TimesByName> names;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    for (const OpTime& time : result.op_times[rank]) {
+      kinds[time.op].add(time, rank, ranks);
+      names[time.op][time.name].add(time, rank, ranks);
+    }
+  }
+  std::vector<std::vector<std::string>> rows = {{"op", "name", "calls"}};
+  for (size_t rank = 0; rank < ranks; ++rank) rows[0].push_back(fmt::format("rank {}, s", rank));
+  const auto add = [&](const std::string& op, const std::string& name, const RankTimes& times) {
+    std::vector<std::string>& row = rows.emplace_back(std::vector<std::string>{op, name, fmt::format("{}", times.calls)});
+    for (const double seconds : times.seconds) row.push_back(fmt::format("{:.4f}", seconds));
+  };
+  for (const auto& [op, times] : longest_first(kinds)) {
+    add(op, "", times);
+    if (names[op].size() == 1) continue;
+    for (const auto& [name, own] : longest_first(names[op])) add("", name, own);
+  }
+  return markdown_table(rows);
 }
 
 OrderedJson kernel_json(const KernelBenchResult& result) {

@@ -19,6 +19,8 @@ double share_of_limit(const BenchResult& result, const MachineLimits& machine);
 OrderedJson machine_json(const MachineLimits& machine);
 std::string machine_text(const MachineLimits& machine);
 OrderedJson bench_json(const BenchResult& result, const MachineLimits& machine);
+// The kinds of ops, the longest first, and under each its nodes by name; seconds of each rank, of all repetitions.
+std::string op_table(const BenchResult& result);
 OrderedJson kernel_json(const KernelBenchResult& result);
 std::string kernel_table(const std::vector<KernelBenchResult>& results);
 

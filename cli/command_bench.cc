@@ -16,6 +16,7 @@ constexpr char kExamples[] =
     "  weft bench MODEL_DIR --prompt 512,2048 --gen 64 --depth 0,4096,32768 -r 3\n"
     "  weft bench MODEL_DIR --prompt 0 --gen 128 --batch 1,4 --mtp 1 --json\n"
     "  weft bench MODEL_DIR --layout tp2+sp --memory\n"
+    "  weft bench MODEL_DIR --layout pcp2+split=zigzag --prompt 32768 --gen 0 --ops\n"
     "  weft bench kernels --filter linear\n";
 
 Result<MachineLimits> measure(const KernelBenchOptions& options, Console& console) {
@@ -50,7 +51,7 @@ class BenchCommand : public Command {
   int64_t step_tokens_ = 512, drafts_ = 0;
   int repetitions_ = 5;
   uint64_t seed_ = 0;
-  bool no_limits_ = false, memory_ = false;
+  bool no_limits_ = false, memory_ = false, ops_ = false;
   std::string filter_;
   double kernel_seconds_ = KernelBenchOptions().min_seconds;
 };
@@ -76,6 +77,7 @@ void BenchCommand::declare(CLI::App& app) {
   app.add_option("--seed", seed_, "of the random tokens")->check(whole_number(0, kMaxSeed))->capture_default_str();
   app.add_flag("--no-limits", no_limits_, "do not measure the machine");
   app.add_flag("--memory", memory_, "a table of the memory of each rank and what it sent");
+  app.add_flag("--ops", ops_, "a table of the time of each op on each rank");
   app.add_option("--filter", filter_, "with `kernels`: only rows whose kernel and shape contain this");
   app.add_option("--seconds", kernel_seconds_, "with `kernels`: least time of each row")
       ->check(number_in({0, 3600}))
@@ -145,7 +147,7 @@ Status BenchCommand::bench_model(Console& console) {
   WEFT_ASSIGN_OR_RETURN(LoadedEngine loaded, open_engine(model_, needs, console));
   InterruptGuard interrupt;
   const std::function<bool()> interrupted = [&] { return interrupt.pending(); };
-  ModelBench bench(*loaded.engine, seed_);
+  ModelBench bench(*loaded.engine, seed_, ops_ ? ModelBench::Timing::kOps : ModelBench::Timing::kTests);
   std::vector<BenchResult> results;
   for (const BenchTest& test : all) {
     console.progress(fmt::format("{} ...", test.name()));
@@ -195,6 +197,9 @@ Status BenchCommand::print(const std::vector<BenchResult>& results, const Loaded
   }
   console.print(markdown_table(rows));
   if (!no_limits_) console.note(machine_text(machine));
+  for (const BenchResult& result : results) {
+    if (ops_) console.print(fmt::format("\n{}\n{}", result.test.name(), op_table(result)));
+  }
   if (!memory_) return note_memory(*loaded.engine, console);
   WEFT_ASSIGN_OR_RETURN(const std::string table, memory_table(*loaded.engine));
   console.print("\n" + table);

@@ -58,6 +58,7 @@ nlohmann::ordered_json line_json(const LayoutLine& line) {
           {"batches_passed", line.batches_passed},
           {"rows_compared", line.rows},
           {"byte_steps", line.byte_steps},
+          {"full_steps", line.full_steps},
           {"detail", line.detail},
           {"seconds", line.seconds}};
 }
@@ -142,11 +143,12 @@ Status run_layout_matrix(const ModelArgs& model_args, const LayoutMatrixArgs& ar
     for (LayoutLine& line : part.lines) report.lines.push_back(std::move(line));
   }
 
-  int64_t counts[3] = {}, byte_steps = 0;
+  int64_t counts[3] = {}, byte_steps = 0, full_steps = 0;
   double seconds = 0;
   for (const LayoutLine& line : report.lines) {
     ++counts[static_cast<int>(line.outcome)];
     byte_steps += line.byte_steps;
+    full_steps += line.full_steps;
     seconds += line.seconds;
   }
   const int64_t passed = counts[static_cast<int>(VerifyLine::Outcome::kPass)],
@@ -165,8 +167,9 @@ Status run_layout_matrix(const ModelArgs& model_args, const LayoutMatrixArgs& ar
                                               {"lines", lines}});
   } else {
     console.print(fmt::format("{} passed, {} failed, {} skipped in {:.1f} s ({} batches, prompts of up to {} tokens, seed {}; "
-                              "bytes sent equal the graph's in {} steps)\n",
-                              passed, failed, skipped, seconds, report.batches.size(), report.tokens, options.seed, byte_steps));
+                              "bytes sent compared in {} steps, {} of them full)\n",
+                              passed, failed, skipped, seconds, report.batches.size(), report.tokens, options.seed, byte_steps,
+                              full_steps));
   }
   return failed == 0 ? Status() : check_failed(fmt::format("{} of {} layouts differ from one rank", failed, report.lines.size()));
 }

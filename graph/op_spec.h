@@ -7,6 +7,7 @@
 //   work(inputs, outputs, env)   flops, traffic, scratch
 //   shard_rule()             dimensions that may be split over ranks
 //   placements(inputs)       only ops that move values between ranks: the placements of the outputs instead of a shard_rule
+//   bytes_sent(ctx)          ... and what this rank sends in one run
 //   visit_fields(self, f)    f(name, field) for every attribute: text form and parser
 //   run(ctx)                 computes; inputs were checked by infer
 // State inputs (caches) that run() changes are listed by mutates(): indices of inputs.

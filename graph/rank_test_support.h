@@ -137,8 +137,14 @@ class Rank {
     }
     ctx.name = "value";
     ctx.received_rows = &received_;
+    const int64_t planned = std::visit([&](const auto& o) -> int64_t {
+      if constexpr (requires { o.axis; o.size; }) return o.bytes_sent(ctx);
+      return 0;
+    }, op);
+    const int64_t sent_before = comm_.counters().bytes_sent();
     const Status status = std::visit([&](const auto& o) { return o.run(ctx); }, op);
     EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(comm_.counters().bytes_sent() - sent_before, planned) << op_name(op);
     for (Piece& piece : pieces) piece.rows = valid_rows(piece.type);
     EXPECT_TRUE(scratch.guards_intact()) << op_name(op);
     for (size_t i = 0; i < in.size(); ++i) {

@@ -1,6 +1,7 @@
 // What a node costs. Read by the cost model; bytes and flops counted by an instrumented run must equal it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -16,6 +17,9 @@ enum class WorkUnit { kVector, kMatrix };
 
 // How an op between ranks moves its bytes.
 enum class CommPattern { kNone, kAllReduce, kReduceScatter, kAllGather, kAllToAll };
+
+// By mesh axis: what a rank sends in its groups.
+using SentBytes = std::array<int64_t, kNumMeshAxes>;
 
 struct Work {
   double flops = 0;                              // 2 per multiply-add

@@ -12,7 +12,7 @@ namespace {
 
 enum class CommandKind : int32_t {
   kQuit, kOpen, kClose, kTruncate, kRestore, kStep, kDraft,
-  kStartTrace, kReport, kTakeTrace, kHashCaches, kSave,  // the last four are answered by every rank
+  kStartTrace, kStartTiming, kReport, kTakeTrace, kHashCaches, kSave, kOpTimes,  // from kReport on answered by every rank
 };
 
 MessageWriter message(CommandKind kind) {
@@ -75,10 +75,11 @@ MessageWriter answer(const RankEngine& rank, StepTracer* tracer, MessageReader c
   MessageWriter writer;
   switch (command.get<CommandKind>()) {
     case CommandKind::kReport: {
-      RankReport report{static_cast<int32_t>(rank.options().num_threads), rank.memory(), {}};
+      RankReport report{static_cast<int32_t>(rank.options().num_threads), rank.memory(), {}, rank.planned_bytes()};
       for (size_t axis = 0; axis < report.sent.size(); ++axis) report.sent[axis] = rank.comm_counters(static_cast<MeshAxis>(axis));
       return writer.put(report);
     }
+    case CommandKind::kOpTimes: put(writer, rank.op_times()); return writer;
     case CommandKind::kTakeTrace: {
       WEFT_CHECK(tracer != nullptr, "no trace was started");
       put(writer, tracer->take());
@@ -162,7 +163,9 @@ Result<bool> obey(RankEngine& rank, Communicator& world, std::unique_ptr<StepTra
       return true;
     }
     case CommandKind::kStartTrace: tracer = std::make_unique<StepTracer>(); return true;
+    case CommandKind::kStartTiming: rank.start_timing(); return true;
     case CommandKind::kReport:
+    case CommandKind::kOpTimes:
     case CommandKind::kTakeTrace:
     case CommandKind::kHashCaches:
     case CommandKind::kSave:
@@ -395,6 +398,23 @@ Status Engine::start_trace() {
   WEFT_RETURN_IF_ERROR(announce(message(CommandKind::kStartTrace).bytes()));
   tracer_ = std::make_unique<StepTracer>();
   return {};
+}
+
+Status Engine::start_timing() {
+  const Idle idle(world_);
+  WEFT_RETURN_IF_ERROR(announce(message(CommandKind::kStartTiming).bytes()));
+  rank_->start_timing();
+  return {};
+}
+
+Result<std::vector<std::vector<OpTime>>> Engine::op_times() {
+  WEFT_ASSIGN_OR_RETURN(const Messages messages, ask(message(CommandKind::kOpTimes).bytes()));
+  std::vector<std::vector<OpTime>> times;
+  for (const auto& bytes : messages) {
+    MessageReader reader(bytes);
+    times.push_back(get_op_times(reader));
+  }
+  return times;
 }
 
 Result<std::vector<StepTrace>> Engine::take_trace() {

@@ -64,6 +64,9 @@ class Engine {
   // From now on every rank keeps a trace of each step and draft; taken after each.
   Status start_trace();
   Result<std::vector<StepTrace>> take_trace();
+  // From now on every rank times the ops of its steps, from zero; by rank.
+  Status start_timing();
+  Result<std::vector<std::vector<OpTime>>> op_times();
   // Of the caches that each rank has: of its pipeline stage, and nothing where another data-parallel group has the sequence.
   Result<std::vector<std::vector<CacheHashes>>> cache_hashes(int32_t slot);
 

@@ -98,7 +98,7 @@ TensorView Executor::value(std::string_view name, const StepBatch& batch, std::b
 }
 
 Status Executor::run(const StepBatch& batch, const RowSets& rows, std::span<const Input> inputs, std::byte* arena,
-                     const ValueObserver* observer) {
+                     const RunWatch& watch) {
   const auto copy_in = [&](std::string_view name, const void* data, int64_t bytes) {
     const TensorView view = value(name, batch, arena);
     WEFT_CHECK(view.type.bytes() == bytes, "input '{}': {} bytes, expected {}", name, bytes, view.type.bytes());
@@ -134,7 +134,14 @@ Status Executor::run(const StepBatch& batch, const RowSets& rows, std::span<cons
     } else {
       ctx.name = graph_.value(node.in.back()).name;  // the cache that it fills
     }
+    if (watch.sent != nullptr) {
+      std::visit([&](const auto& op) {
+        if constexpr (requires { op.axis; op.size; }) (*watch.sent)[static_cast<size_t>(op.axis)] += op.bytes_sent(ctx);
+      }, node.op);
+    }
+    const auto start = watch.timer != nullptr ? OpTimer::Clock::now() : OpTimer::Clock::time_point();
     const Status status = std::visit([&](const auto& op) { return op.run(ctx); }, node.op);
+    if (watch.timer != nullptr) watch.timer->add(graph_, node, OpTimer::Clock::now() - start);
     if (!status.ok()) {
       const std::string where = node.out.empty() ? node.region : graph_.value(node.out[0]).name;
       return Status(status.code(), fmt::format("{} ({}): {}", where, op_name(node.op), status.message()));
@@ -143,12 +150,12 @@ Status Executor::run(const StepBatch& batch, const RowSets& rows, std::span<cons
     if (std::holds_alternative<ExpertDispatch>(node.op)) {
       for (size_t i = 0; i < out.size(); ++i) out[i] = view_of(node.out[i], batch, &rows, arena);
     }
-    if (observer != nullptr) {
+    if (watch.observer != nullptr) {
       for (size_t i = 0; i < out.size(); ++i) {
         const ValueType& type = graph_.value(node.out[i]).type;
         const bool of_step = type.rows == Rows::kTokens || type.rows == Rows::kLogits;
         const RowSet set = of_step ? row_set(type.placement) : RowSet::kAll;
-        (*observer)(graph_.value(node.out[i]), out[i],
+        (*watch.observer)(graph_.value(node.out[i]), out[i],
                     set == RowSet::kAll ? std::span<const int32_t>() : rows.of(type.rows, set).rows);
       }
     }

@@ -13,12 +13,20 @@
 #include "models/model.h"
 #include "runtime/cache_store.h"
 #include "runtime/derived_weights.h"
+#include "runtime/op_times.h"
 
 namespace weft {
 
 // Called after every node with each of its outputs, first dimension = valid rows. `rows`: which rows of the step (or of its logit
 // rows) they are where the rank has not all of them; else empty.
 using ValueObserver = FunctionRef<void(const Value& value, const TensorView& view, std::span<const int32_t> rows)>;
+
+// What is to be seen of a run; null: nothing.
+struct RunWatch {
+  const ValueObserver* observer = nullptr;
+  SentBytes* sent = nullptr;  // what the ops say that this rank sends is added there
+  OpTimer* timer = nullptr;
+};
 
 class Executor {
  public:
@@ -39,7 +47,7 @@ class Executor {
   // Runs the step in `arena`; `rows` are this rank's of the same batch. Values of results stay valid until the arena is
   // used again.
   Status run(const StepBatch& batch, const RowSets& rows, std::span<const Input> inputs, std::byte* arena,
-             const ValueObserver* observer = nullptr);
+             const RunWatch& watch = {});
 
   // A value by its own name, as this rank holds it: an input that is filled before run() (values of another pipeline stage), or
   // a result.

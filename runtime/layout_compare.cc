@@ -1,7 +1,6 @@
 #include "runtime/layout_compare.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <unordered_map>
 
@@ -61,8 +60,8 @@ std::string describe(const StepCall& call, size_t number) {
   return fmt::format("call {} ({} of {} rows)", number + 1, kind_name(call.kind), call.rows);
 }
 
-std::array<int64_t, kNumMeshAxes> planned_bytes(const Graph& graph, int num_threads) {
-  std::array<int64_t, kNumMeshAxes> bytes{};
+SentBytes full_bytes(const Graph& graph, int num_threads) {
+  SentBytes bytes{};
   for (const Node& node : graph.nodes()) {
     const std::vector<ValueType> in = types_of(graph, node.in), out = types_of(graph, node.out);
     std::visit(
@@ -178,9 +177,9 @@ bool holds_caches(const Layout& layout, int rank, int32_t slot) {
   return rank % layout.mesh.tp == slot_owner(slot_on_owner(slot, layout.mesh.dp), layout.mesh.tp);
 }
 
-bool compares_bytes(const Layout& layout) {
+bool fills_graphs(const Layout& layout) {
   constexpr int64_t kFullRows = 8;  // of the smallest full step (layout_batches.cc)
-  if (layout.mesh.dp > 1 || layout.mesh.pp > 1) return false;  // a rank has a part of the step; stages talk outside of the graph
+  if (layout.mesh.dp > 1 || layout.mesh.pp > 1) return false;  // a rank has a part of the step
   // Logit rows of a split within a split have room for the case that all of them are on one rank.
   if (layout.mesh.pcp > 1 && layout.mesh.tp > 1 && layout.sequence_parallel) return false;
   // What crosses depends on where groups of tokens are cut.
@@ -188,16 +187,20 @@ bool compares_bytes(const Layout& layout) {
   return layout.split == TokenSplit::kFlat && kFullRows % layout.mesh.stage() == 0;
 }
 
-std::string sent_difference(const std::vector<RankReport>& before, const std::vector<RankReport>& after, const Graph& graph,
+std::string sent_difference(const std::vector<RankReport>& before, const std::vector<RankReport>& after, const Graph* full,
                             int num_threads) {
-  const auto planned = planned_bytes(graph, num_threads);
   for (size_t rank = 0; rank < after.size(); ++rank) {
-    for (size_t axis = 0; axis < planned.size(); ++axis) {
-      if (static_cast<MeshAxis>(axis) == MeshAxis::kEp) continue;
+    for (size_t axis = 0; axis < after[rank].sent.size(); ++axis) {
       const int64_t sent = after[rank].sent[axis].bytes_sent() - before[rank].sent[axis].bytes_sent();
-      if (sent == planned[axis] || (static_cast<MeshAxis>(axis) == MeshAxis::kDcp && sent < planned[axis])) continue;
-      return fmt::format("graph {}, rank {} sent {} bytes along {}, the graph says {}", graph.name(), rank, sent,
-                         mesh_axis_name(static_cast<MeshAxis>(axis)), planned[axis]);
+      const int64_t planned = after[rank].planned[axis] - before[rank].planned[axis];
+      const auto difference = [&](std::string_view who, int64_t says) {
+        return fmt::format("rank {} sent {} bytes along {}, {} says {}", rank, sent, mesh_axis_name(static_cast<MeshAxis>(axis)), who, says);
+      };
+      if (sent != planned) return difference("the plan of these rows", planned);
+      if (full == nullptr || static_cast<MeshAxis>(axis) == MeshAxis::kEp) continue;
+      const int64_t capacity = full_bytes(*full, num_threads)[axis];
+      if (sent == capacity || (static_cast<MeshAxis>(axis) == MeshAxis::kDcp && sent < capacity)) continue;
+      return difference(fmt::format("graph {}, which they fill,", full->name()), capacity);
     }
   }
   return {};

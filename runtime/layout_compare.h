@@ -38,11 +38,12 @@ std::string cache_difference(const std::vector<CacheHashes>& found, const std::v
 // Whether a rank has the caches of the request in this slot at the end: with split=owned, decode steps fill those of its owner.
 bool holds_caches(const Layout& layout, int rank, int32_t slot);
 
-// Whether a full step sends what the graph says: rows are split evenly, without padding.
-bool compares_bytes(const Layout& layout);
-// Bytes sent between two reports, by rank and axis, against the graph that ran; expert exchanges left out. Along dcp at most what
-// the graph says: which entries cross depends on contexts and picks.
-std::string sent_difference(const std::vector<RankReport>& before, const std::vector<RankReport>& after, const Graph& graph,
+// Whether the rows of a full step fill the graphs of all ranks: they are split evenly, without padding.
+bool fills_graphs(const Layout& layout);
+// Bytes sent between two reports, by rank and axis, against what was planned for the rows of this step (for the experts and entries
+// that they picked), and against work() of the graph if they fill it (`full`; null otherwise): exchanges with experts left out, and
+// along dcp at most that many, since contexts and picks decide.
+std::string sent_difference(const std::vector<RankReport>& before, const std::vector<RankReport>& after, const Graph* full,
                             int num_threads);
 
 }  // namespace weft

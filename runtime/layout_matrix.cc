@@ -200,13 +200,10 @@ class Matrix {
   // The batch is played to its end, also behind a difference: the engine goes on to the next one.
   Status compare(Engine& engine, const Layout& layout, size_t number, LayoutLine& line, std::string& difference) const {
     const BatchRecord& want = reference_[number];
-    const bool bytes = compares_bytes(layout);
+    const bool fills = fills_graphs(layout);
     const double tolerance = tolerance_of(layout, mode_.dtype);
     size_t at = 0;
-    std::vector<RankReport> before;
-    if (bytes) {
-      WEFT_ASSIGN_OR_RETURN(before, engine.reports());
-    }
+    WEFT_ASSIGN_OR_RETURN(std::vector<RankReport> before, engine.reports());
     const auto note = [&](std::string text) {
       if (difference.empty()) difference = std::move(text);
     };
@@ -215,14 +212,13 @@ class Matrix {
       note(tolerance > 0 ? logits_difference(found, want.calls[at], at, tolerance, line.rows)
                          : first_difference(found, want.calls[at], at, line.rows));
       ++at;
-      if (!bytes) return {};
       WEFT_ASSIGN_OR_RETURN(std::vector<RankReport> after, engine.reports());
-      if (call.fills) {
-        const GraphKind kind = call.kind == StepCall::Kind::kStep ? GraphKind::kTrunk : GraphKind::kDraft;
-        const std::string text = sent_difference(before, after, *engine.last_graph(kind), engine.options().num_threads);
-        if (!text.empty()) note(fmt::format("call {} ({} rows): {}", at, call.rows, text));
-        ++line.byte_steps;
-      }
+      const GraphKind kind = call.kind == StepCall::Kind::kStep ? GraphKind::kTrunk : GraphKind::kDraft;
+      const Graph* full = fills && call.fills ? engine.last_graph(kind) : nullptr;
+      const std::string text = sent_difference(before, after, full, engine.options().num_threads);
+      if (!text.empty()) note(fmt::format("call {} ({} rows): {}", at, call.rows, text));
+      ++line.byte_steps;
+      line.full_steps += full != nullptr ? 1 : 0;
       before = std::move(after);
       return {};
     };

@@ -2,8 +2,9 @@
 //   * every value of every step whose rows are whole on some rank (logits, draft logits, hidden states, selected indices among
 //     them), on every rank that has them,
 //   * the caches of every rank at the end of each batch,
-//   * bytes sent along each mesh axis with the sum of work().bytes_sent of the graph, in steps that fill its capacity. Left out:
-//     exchanges with experts, which depend on what the router picked.
+//   * bytes sent along each mesh axis with the bytes planned for the rows of the step and the experts that they picked, in every
+//     step; and with the sum of work().bytes_sent of the graph in steps that fill its capacity. Left out of that sum: exchanges
+//     with experts, which depend on what the router picked.
 // Layouts that do not promise the bits of one rank (dcp_mode=merge): logits, by the tolerance of layout_compare.h.
 #pragma once
 
@@ -41,7 +42,8 @@ struct LayoutLine {
   VerifyLine::Outcome outcome = VerifyLine::Outcome::kPass;
   int64_t batches = 0, batches_passed = 0;
   int64_t rows = 0;        // compared, over all values and ranks
-  int64_t byte_steps = 0;  // steps whose bytes were compared
+  int64_t byte_steps = 0;  // steps whose bytes were compared with their rows' plan
+  int64_t full_steps = 0;  // of these, those that fill their graph: compared with its work(), too
   std::string detail;      // kFail: the first difference; kSkipped: why
   double seconds = 0;
 };

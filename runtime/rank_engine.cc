@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "comm/bytes.h"
 #include "models/engine_sizes.h"
 
 namespace weft {
@@ -258,6 +259,8 @@ Status RankEngine::sync(std::span<const Segment> segments) {
     if (from < length) {
       const int owner = slot_owner(segment.request, group->size());
       std::vector<std::byte> rows = caches_.rows_since(segment.request, from, length);
+      planned_[static_cast<size_t>(MeshAxis::kTp)] +=
+          broadcast_bytes(group->size(), group->rank(), owner, static_cast<int64_t>(rows.size()));
       WEFT_RETURN_IF_ERROR(group->broadcast("caches of an owned request", rows.data(), static_cast<int64_t>(rows.size()), owner));
       caches_.set_rows_since(segment.request, from, length, rows);
     }
@@ -343,8 +346,28 @@ Status RankEngine::draft(std::span<const DraftRequest> requests, DraftFrom from,
   return run(GraphKind::kDraft, differ ? from : DraftFrom::kTrunk, items, inputs, observer);
 }
 
+namespace {
+
+// Adds the time of its life to the timer's steps.
+class StepTime {
+ public:
+  explicit StepTime(OpTimer* timer) : timer_(timer) {}
+  ~StepTime() {
+    if (timer_ != nullptr) timer_->add_step(OpTimer::Clock::now() - start_);
+  }
+  StepTime(const StepTime&) = delete;
+  StepTime& operator=(const StepTime&) = delete;
+
+ private:
+  OpTimer* timer_;
+  OpTimer::Clock::time_point start_ = OpTimer::Clock::now();
+};
+
+}  // namespace
+
 Status RankEngine::run(GraphKind kind, DraftFrom from, std::span<const Item> items, std::span<const Executor::Input> linked,
                        const ValueObserver* observer) {
+  const StepTime time(timer_.get());
   const StepPhase phase = phase_of(items);
   Pass& pass = pass_[static_cast<int>(kind)];
   pass.own_row.clear();
@@ -423,7 +446,9 @@ Status RankEngine::run_batch(GraphKind kind, DraftFrom from, StepPhase phase, st
   last_graph_[static_cast<int>(kind)] = &run->executor.graph();
   if (world_ != nullptr) world_->set_step(++steps_);
   WEFT_ASSIGN_OR_RETURN(const RowSets rows, make_row_sets(pass.batch, row_set_options(options_.layout, phase), ranks_));
+  const bool collects_logits = !whole || options_.layout.mesh.pp > 1 || options_.layout.mesh.dp > 1;
   if (phase == StepPhase::kPrefill) WEFT_RETURN_IF_ERROR(sync(pass.batch.segments));
+  if (observer != nullptr) plan_between_graphs(*run, pass, rows, collects_logits);
   std::byte* const memory = arena(kind);
   const bool runs = kind == GraphKind::kTrunk || last_stage();
   WEFT_RETURN_IF_ERROR(receive(*run, pass, rows, memory));
@@ -441,7 +466,8 @@ Status RankEngine::run_batch(GraphKind kind, DraftFrom from, StepPhase phase, st
     };
     const ValueObserver in_step(name_rows);
     const ValueObserver* watch = observer != nullptr && !whole_step ? &in_step : observer;
-    WEFT_RETURN_IF_ERROR(run->executor.run(pass.batch, rows, inputs, memory, watch));
+    WEFT_RETURN_IF_ERROR(run->executor.run(pass.batch, rows, inputs, memory,
+                                           {watch, watch != nullptr ? &planned_ : nullptr, timer_.get()}));
   }
   WEFT_RETURN_IF_ERROR(send(*run, pass, rows, memory));
   if (phase == StepPhase::kDecode) mark_owned(pass.batch.segments);
@@ -464,11 +490,22 @@ Status RankEngine::run_batch(GraphKind kind, DraftFrom from, StepPhase phase, st
     }
   }
   pass.num_logits += all_logits;
-  if (whole && options_.layout.mesh.pp == 1 && options_.layout.mesh.dp == 1) {
-    pass.logits = logits;
-    return {};
+  if (collects_logits) return collect_logits(kind, items, logits);
+  pass.logits = logits;
+  return {};
+}
+
+void RankEngine::plan_between_graphs(const Running& run, const Pass& pass, const RowSets& rows, bool collects_logits) {
+  const auto planned = [&](MeshAxis axis) -> int64_t& { return planned_[static_cast<size_t>(axis)]; };
+  const int64_t dp = ranks_.size_of(MeshAxis::kDp), pp = ranks_.size_of(MeshAxis::kPp);
+  for (const std::string& name : run.sent) {
+    planned(MeshAxis::kPp) += run.executor.held(name, pass.batch, rows, arena(GraphKind::kTrunk)).type.bytes();
   }
-  return collect_logits(kind, items, logits);
+  if (!collects_logits) return;
+  const auto own = static_cast<int64_t>(pass.batch.logit_rows.size());
+  const int64_t row_bytes = model_->vocab_size() * static_cast<int64_t>(sizeof(float));
+  if (pp > 1) planned(MeshAxis::kPp) += broadcast_bytes(pp, ranks_.index_of(MeshAxis::kPp), pp - 1, own * row_bytes);
+  if (dp > 1) planned(MeshAxis::kDp) += all_gather_v_bytes(dp, own, row_bytes);
 }
 
 // Every rank gets the logits of all groups, in the order of the requests.

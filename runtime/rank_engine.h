@@ -91,9 +91,15 @@ class RankEngine {
   std::span<const float> draft_logits(int64_t row) const;
   int64_t num_draft_logit_rows() const { return pass_[static_cast<int>(GraphKind::kDraft)].num_logits; }
 
+  // From now on steps are timed, from zero.
+  void start_timing() { timer_ = std::make_unique<OpTimer>(); }
+  std::vector<OpTime> op_times() const { return timer_ == nullptr ? std::vector<OpTime>() : timer_->times(); }
+
   // What this rank has sent, over all its groups, and in its group along one axis.
   CommCounters comm_counters() const;
   CommCounters comm_counters(MeshAxis axis) const;
+  // What graphs and layout say that this rank sends along each axis, if steps are watched.
+  const SentBytes& planned_bytes() const { return planned_; }
 
   // The graph of the last trunk or draft step; null if there was none.
   const Graph* last_graph(GraphKind kind) const { return last_graph_[static_cast<int>(kind)]; }
@@ -155,6 +161,8 @@ class RankEngine {
              const ValueObserver* observer);
   Status run_batch(GraphKind kind, DraftFrom from, StepPhase phase, std::span<const Item> items, std::span<const Executor::Input> linked,
                    bool whole, const ValueObserver* observer);
+  // Adds to planned_ what goes between ranks beside the nodes of the graph: to the next stage, and the logits.
+  void plan_between_graphs(const Running& run, const Pass& pass, const RowSets& rows, bool collects_logits);
   Status collect_logits(GraphKind kind, std::span<const Item> items, TensorView own);
   Status receive(const Running& run, const Pass& pass, const RowSets& rows, std::byte* arena);
   Status send(const Running& run, const Pass& pass, const RowSets& rows, std::byte* arena);
@@ -183,6 +191,8 @@ class RankEngine {
     std::vector<std::byte> data;
   };
   std::deque<Sending> sending_;         // to the next pipeline stage
+  SentBytes planned_{};
+  std::unique_ptr<OpTimer> timer_;      // null: steps are not timed
 };
 
 }  // namespace weft

@@ -16,6 +16,7 @@ struct RankReport {
   int32_t num_threads = 0;
   MemoryUse memory;
   std::array<CommCounters, kNumMeshAxes> sent;  // since the engine began, by the axis of the group
+  SentBytes planned;                            // RankEngine::planned_bytes
 
   CommCounters all_sent() const;
 };

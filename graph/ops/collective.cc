@@ -118,6 +118,10 @@ Status AllReduce::run(RunContext& ctx) const {
   return group_of(ctx, axis, size).all_reduce(ctx.name, {x.as<float>(), y.data, dtype, x.shape()[0], width_of(x.type)});
 }
 
+int64_t AllReduce::bytes_sent(const RunContext& ctx) const {
+  return all_reduce_bytes(size, ctx.in[0].shape()[0], width_of(ctx.in[0].type), dtype_bits(dtype) / 8);
+}
+
 // ---- ReduceScatter
 
 Result<ValueTypes> ReduceScatter::infer(TypeSpan in) const {
@@ -155,6 +159,13 @@ Status ReduceScatter::run(RunContext& ctx) const {
     args.src = ranked;
   }
   return group_of(ctx, axis, size).reduce_scatter_v(ctx.name, args, split.counts);
+}
+
+int64_t ReduceScatter::bytes_sent(const RunContext& ctx) const {
+  const TensorView& x = ctx.in[0];
+  const RowSplit& split = split_of(ctx, ctx.out_row_set);
+  return split.flat ? reduce_scatter_bytes(size, x.shape()[0], width_of(x.type))
+                    : reduce_scatter_v_bytes(split.counts, split.size(), width_of(x.type));
 }
 
 // ---- AllGather
@@ -222,6 +233,15 @@ Status AllGather::run(RunContext& ctx) const {
     std::memcpy(y.as<std::byte>() + split.order[static_cast<size_t>(i)] * row, gathered + i * row, static_cast<size_t>(row));
   }
   return {};
+}
+
+int64_t AllGather::bytes_sent(const RunContext& ctx) const {
+  const TensorView& x = ctx.in[0];
+  if (dim != 0) return all_to_all_bytes(size, x.type.bytes());
+  if (ctx.rows == Rows::kStatic) return all_gather_bytes(size, capacity, row_bytes_of(x));
+  const RowSplit& split = split_of(ctx, ctx.row_set);
+  const int64_t total = std::accumulate(split.counts.begin(), split.counts.end(), int64_t{0});
+  return split.flat ? all_gather_bytes(size, total, row_bytes_of(x)) : all_gather_v_bytes(size, split.size(), row_bytes_of(x));
 }
 
 // ---- SliceRows
@@ -300,6 +320,8 @@ Status HeadsToRows::run(RunContext& ctx) const {
   return {};
 }
 
+int64_t HeadsToRows::bytes_sent(const RunContext& ctx) const { return all_to_all_bytes(size, ctx.in[0].type.bytes() / size); }
+
 // ---- SharedQuantise
 
 Result<ValueTypes> SharedQuantise::infer(TypeSpan in) const {
@@ -360,6 +382,11 @@ Status SharedQuantise::run(RunContext& ctx) const {
   return {};
 }
 
+int64_t SharedQuantise::bytes_sent(const RunContext& ctx) const {
+  const Shape& x = ctx.in[0].shape();
+  return all_reduce_max_bytes(size, x[0] * ceil_div(x[1] * size, kQuantBlock));
+}
+
 // ---- RowAbsmax
 
 Result<ValueTypes> RowAbsmax::infer(TypeSpan in) const {
@@ -396,6 +423,8 @@ Status RowAbsmax::run(RunContext& ctx) const {
   }
   return group_of(ctx, axis, size).all_reduce_max(ctx.name, mine, ctx.out[0].as<float>(), rows);
 }
+
+int64_t RowAbsmax::bytes_sent(const RunContext& ctx) const { return all_reduce_max_bytes(size, ctx.in[0].shape()[0]); }
 
 // ---- ExpertDispatch
 
@@ -528,6 +557,17 @@ Status ExpertDispatch::run(RunContext& ctx) const {
   return {};
 }
 
+int64_t ExpertDispatch::bytes_sent(const RunContext& ctx) const {
+  const TensorView& expert = ctx.in[1];
+  const int64_t row = row_bytes_of(ctx.in[0]) + RouteBytes{expert.shape()[1]}.bytes();
+  const Destinations to(expert, experts, size);
+  int64_t bytes = (size - 1) * 8;  // counts
+  for (int p = 0; p < size; ++p) {
+    if (p != ctx.ranks->index_of(axis)) bytes += static_cast<int64_t>(to.rows[static_cast<size_t>(p)].size()) * row;
+  }
+  return bytes;
+}
+
 // ---- ExpertCombine
 
 Result<ValueTypes> ExpertCombine::infer(TypeSpan in) const {
@@ -621,6 +661,20 @@ Status ExpertCombine::run(RunContext& ctx) const {
     }
   }
   return {};
+}
+
+int64_t ExpertCombine::bytes_sent(const RunContext& ctx) const {
+  const TensorView &slots = ctx.in[0], &received = ctx.in[1], &counts = ctx.in[2];
+  const int64_t top_k = slots.shape()[1], slot = slots.shape()[2] * dtype_bits(dtype) / 8;
+  int64_t used = 0, row = 0;
+  for (int p = 0; p < size; ++p) {
+    for (const int64_t end = row + counts.as<int32_t>()[p]; row < end; ++row) {
+      if (p == ctx.ranks->index_of(axis)) continue;
+      const int32_t* experts_of_row = received.as<int32_t>() + row * top_k;
+      used += std::count_if(experts_of_row, experts_of_row + top_k, [](int32_t e) { return e >= 0; });
+    }
+  }
+  return used * slot;
 }
 
 }  // namespace weft

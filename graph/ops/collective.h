@@ -17,6 +17,9 @@
 //                   dispatch, and the expert [t, k] that was dispatched -> y [t, D] F32: sum over the slots of each row in
 //                   ascending expert id, from zero; slots travel in `dtype`
 // n is the size of the group. `capacity` is the first dimension of the output. Ranks without rows take part as well.
+//
+// work() counts the bytes of a full graph, those of experts as the routing of its WorkEnv has them; bytes_sent() those of one
+// run: of the rows that this rank and its peers have in the step, and of the experts that these rows picked.
 #pragma once
 
 #include "graph/op_spec.h"
@@ -46,6 +49,7 @@ struct AllReduce {
   ShardRule shard_rule(TypeSpan) const { return {}; }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
+  int64_t bytes_sent(const RunContext& ctx) const;
   bool operator==(const AllReduce&) const = default;
 };
 
@@ -69,6 +73,7 @@ struct ReduceScatter {
   ShardRule shard_rule(TypeSpan) const { return {}; }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
+  int64_t bytes_sent(const RunContext& ctx) const;
   bool operator==(const ReduceScatter&) const = default;
 };
 
@@ -92,6 +97,7 @@ struct AllGather {
   ShardRule shard_rule(TypeSpan) const { return {}; }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
+  int64_t bytes_sent(const RunContext& ctx) const;
   bool operator==(const AllGather&) const = default;
 };
 
@@ -113,6 +119,7 @@ struct SliceRows {
   ShardRule shard_rule(TypeSpan) const { return {}; }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
+  int64_t bytes_sent(const RunContext&) const { return 0; }
   bool operator==(const SliceRows&) const = default;
 };
 
@@ -134,6 +141,7 @@ struct HeadsToRows {
   ShardRule shard_rule(TypeSpan) const { return {}; }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
+  int64_t bytes_sent(const RunContext& ctx) const;
   bool operator==(const HeadsToRows&) const = default;
 };
 
@@ -153,6 +161,7 @@ struct SharedQuantise {
   ShardRule shard_rule(TypeSpan) const { return {}; }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
+  int64_t bytes_sent(const RunContext& ctx) const;
   bool operator==(const SharedQuantise&) const = default;
 };
 
@@ -172,6 +181,7 @@ struct RowAbsmax {
   ShardRule shard_rule(TypeSpan) const { return {}; }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
+  int64_t bytes_sent(const RunContext& ctx) const;
   bool operator==(const RowAbsmax&) const = default;
 };
 
@@ -195,6 +205,7 @@ struct ExpertDispatch {
   ShardRule shard_rule(TypeSpan) const { return {}; }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
+  int64_t bytes_sent(const RunContext& ctx) const;
   bool operator==(const ExpertDispatch&) const = default;
 };
 
@@ -218,6 +229,7 @@ struct ExpertCombine {
   ShardRule shard_rule(TypeSpan) const { return {}; }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
+  int64_t bytes_sent(const RunContext& ctx) const;
   bool operator==(const ExpertCombine&) const = default;
 };
 

@@ -104,6 +104,28 @@ Status FetchEntries::run(RunContext& ctx) const {
   return ctx.in.size() == 2 ? fetch_picked(ctx, group) : fetch_visible(ctx, group);
 }
 
+int64_t FetchEntries::bytes_sent(const RunContext& ctx) const {
+  const CacheShard& mine = ctx.cache_shard;
+  int64_t own = 0;
+  std::vector<bool> picked;
+  for (const Segment& segment : ctx.batch.segments) {
+    const int64_t visible = segment.kv_end / ratio;
+    if (ctx.in.size() == 1) {
+      own += mine.shard.local_length(visible, mine.rank);
+      continue;
+    }
+    picked.assign(static_cast<size_t>(visible), false);
+    const int64_t top_k = ctx.in[1].shape()[1];
+    for (int64_t i = segment.row0 * top_k; i < (segment.row0 + segment.len) * top_k; ++i) {
+      const int32_t pick = ctx.in[1].as<int32_t>()[i];
+      if (pick < 0 || picked[static_cast<size_t>(pick)]) continue;
+      picked[static_cast<size_t>(pick)] = true;
+      own += mine.holds(pick) ? 1 : 0;
+    }
+  }
+  return all_gather_v_bytes(size, own, entry_bytes(ctx.in[0].type));
+}
+
 Status FetchEntries::fetch_visible(RunContext& ctx, Communicator& group) const {
   const CacheShard& mine = ctx.cache_shard;
   const int64_t row = entry_bytes(ctx.in[0].type);

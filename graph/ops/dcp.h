@@ -40,6 +40,7 @@ struct FetchEntries {
   ShardRule shard_rule(TypeSpan) const { return {}; }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
+  int64_t bytes_sent(const RunContext& ctx) const;
   bool operator==(const FetchEntries&) const = default;
 
  private:

@@ -64,6 +64,8 @@ Status GatherHeads::run(RunContext& ctx) const {
   return group_of(ctx, axis, size).all_to_all(ctx.name, gather_columns(q.data, ctx.out[0].data, static_cast<int>(size), rows, slice));
 }
 
+int64_t GatherHeads::bytes_sent(const RunContext& ctx) const { return all_to_all_bytes(size, ctx.in[0].type.bytes()); }
+
 // ---- PartialAttention
 
 namespace {
@@ -219,6 +221,8 @@ Work MergePartials::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   work.scratch_bytes = in[0].tensor.bytes();
   return work;
 }
+
+int64_t MergePartials::bytes_sent(const RunContext& ctx) const { return all_to_all_bytes(size, ctx.in[0].type.bytes() / size); }
 
 Status MergePartials::run(RunContext& ctx) const {
   const TensorView& x = ctx.in[0];

@@ -29,6 +29,7 @@ struct GatherHeads {
   ShardRule shard_rule(TypeSpan) const { return {}; }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
+  int64_t bytes_sent(const RunContext& ctx) const;
   bool operator==(const GatherHeads&) const = default;
 };
 
@@ -68,6 +69,7 @@ struct MergePartials {
   ShardRule shard_rule(TypeSpan) const { return {}; }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
+  int64_t bytes_sent(const RunContext& ctx) const;
   bool operator==(const MergePartials&) const = default;
 };
 

@@ -150,6 +150,18 @@ Work SplitCompressor::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const 
   return work;
 }
 
+int64_t SplitCompressor::bytes_sent(const RunContext& ctx) const {
+  const int64_t w = ctx.in[0].shape()[1], d = ctx.in[2].shape()[0];
+  const int64_t row_bytes = 2 * w * static_cast<int64_t>(sizeof(float)), entry_bytes = TensorType{ctx.in[4].dtype(), {d}}.bytes();
+  const int rank = ctx.ranks->index_of(axis);
+  const Holders holders(ctx.row_sets->of(Rows::kTokens, ctx.row_set), ctx.batch.num_tokens());
+  const Exchanged plan(holders, ctx.batch.segments, static_cast<int>(size), rank, compressor.ratio, w / d * compressor.ratio,
+                       RingRows(ctx.in[3]).ring_rows());
+  const auto own = static_cast<size_t>(rank);
+  return total_of(plan.sent) * row_bytes + all_gather_v_bytes(size, plan.entries[own], entry_bytes) +
+         all_gather_v_bytes(size, plan.tails[own], row_bytes);
+}
+
 Status SplitCompressor::run(RunContext& ctx) const {
   WEFT_CHECK(ctx.ranks != nullptr && ctx.ranks->size_of(axis) == size && ctx.ranks->group_of(axis) != nullptr &&
                  ctx.row_set != RowSet::kAll && parent(ctx.row_set) == RowSet::kAll,

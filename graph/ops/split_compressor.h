@@ -30,6 +30,7 @@ struct SplitCompressor {
   ShardRule shard_rule(TypeSpan) const { return {}; }
   std::vector<int> mutates() const { return compressor.mutates(); }
   Status run(RunContext& ctx) const;
+  int64_t bytes_sent(const RunContext& ctx) const;
   bool operator==(const SplitCompressor&) const = default;
 };
 
