@@ -76,6 +76,14 @@ TEST(CliLayout, OtherCommandsTakeLayouts) {
   const Output table = weft("bench @S --prompt 16 --gen 0 -r 1 --no-limits --memory --layout tp2", true);
   EXPECT_EQ(table.code, 0);
   EXPECT_NE(table.text.find("| rank | weights (mapped)"), std::string::npos) << table.text;
+  const Output ops = weft("bench @S --prompt 16 --gen 2 -r 1 --no-limits --ops --layout tp2+moe=tp", false);
+  EXPECT_NE(ops.text.find("rank 1, s"), std::string::npos) << ops.text;
+  for (const char* op : {"| sparse_attention ", "| experts_down ", "| all_gather "}) {
+    EXPECT_NE(ops.text.find(op), std::string::npos) << op << "\n" << ops.text;
+  }
+  const Json timed = json("bench @S --prompt 16 --gen 0 -r 1 --no-limits --ops --layout tp2");
+  for (const Json& op : timed["results"][0]["ops"]) EXPECT_GE(op["seconds"], 0) << op;
+  EXPECT_GT(timed["results"][0]["ops"].size(), 20u);
   EXPECT_EQ(weft("check @G --layout pcp2", true).code, 0);
   for (const char* layout : {"tp2", "pp2"}) {
     const Json verify = json(fmt::format("verify @S --tokens 12 --dtype bf16 --layout {}", layout));

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/int_math.h"
+#include "comm/bytes.h"
 
 namespace weft {
 
@@ -27,6 +28,15 @@ int64_t row_capacity(int64_t rows, int64_t largest) {
 int64_t micro_batches(const Layout& layout, GraphKind kind, StepPhase phase, int64_t rows) {
   const int64_t stages = layout.mesh.pp;
   return stages == 1 || kind == GraphKind::kDraft || phase == StepPhase::kDecode ? 1 : std::min(stages, rows);
+}
+
+SentBytes logit_bytes(const Layout& layout, int64_t stage, int64_t own_rows, int64_t vocab_size) {
+  const MeshSizes& mesh = layout.mesh;
+  const int64_t row = vocab_size * static_cast<int64_t>(sizeof(float));
+  SentBytes bytes{};
+  if (mesh.pp > 1) bytes[static_cast<size_t>(MeshAxis::kPp)] = broadcast_bytes(mesh.pp, stage, mesh.pp - 1, own_rows * row);
+  if (mesh.dp > 1) bytes[static_cast<size_t>(MeshAxis::kDp)] = all_gather_v_bytes(mesh.dp, own_rows, row);
+  return bytes;
 }
 
 }  // namespace weft

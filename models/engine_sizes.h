@@ -24,4 +24,8 @@ int64_t row_capacity(int64_t rows, int64_t largest);
 // A step is cut into as many parts as keep all pipeline stages busy.
 int64_t micro_batches(const Layout& layout, GraphKind kind, StepPhase phase, int64_t rows);
 
+// What a rank of stage `stage` sends so that every rank has the logits of a step, of which `own_rows` are its data-parallel group's:
+// the last stage to the others, then the groups to each other.
+SentBytes logit_bytes(const Layout& layout, int64_t stage, int64_t own_rows, int64_t vocab_size);
+
 }  // namespace weft

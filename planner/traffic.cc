@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/bytes.h"
+#include "models/engine_sizes.h"
 
 namespace weft {
 namespace {
@@ -59,17 +60,14 @@ std::vector<TrafficLine> traffic_of(const StepGraph& step, const WorkEnv& env, c
 std::vector<TrafficLine> engine_traffic(const StepGraph& step, const Layout& layout, int64_t logit_rows, int64_t vocab_size) {
   std::vector<TrafficLine> lines;
   const MeshSizes& mesh = layout.mesh;
+  const SentBytes logits = logit_bytes(layout, step.key.stage, logit_rows, vocab_size);
   if (mesh.pp > 1) {
     for (const std::string& name : step.sent) {
       add(lines, {"send", MeshAxis::kPp, mesh.pp, 1, step.graph.value(step.graph.find(name)).type.tensor.bytes()});
     }
-    const int64_t logits = logit_rows * vocab_size * static_cast<int64_t>(sizeof(float));
-    add(lines, {"broadcast", MeshAxis::kPp, mesh.pp, 1, broadcast_bytes(mesh.pp, step.key.stage, mesh.pp - 1, logits)});
+    add(lines, {"broadcast", MeshAxis::kPp, mesh.pp, 1, logits[static_cast<size_t>(MeshAxis::kPp)]});
   }
-  if (mesh.dp > 1) {
-    const int64_t row = vocab_size * static_cast<int64_t>(sizeof(float));
-    add(lines, {"all_gather", MeshAxis::kDp, mesh.dp, 1, all_gather_v_bytes(mesh.dp, logit_rows, row)});
-  }
+  if (mesh.dp > 1) add(lines, {"all_gather", MeshAxis::kDp, mesh.dp, 1, logits[static_cast<size_t>(MeshAxis::kDp)]});
   return lines;
 }
 

@@ -496,16 +496,13 @@ Status RankEngine::run_batch(GraphKind kind, DraftFrom from, StepPhase phase, st
 }
 
 void RankEngine::plan_between_graphs(const Running& run, const Pass& pass, const RowSets& rows, bool collects_logits) {
-  const auto planned = [&](MeshAxis axis) -> int64_t& { return planned_[static_cast<size_t>(axis)]; };
-  const int64_t dp = ranks_.size_of(MeshAxis::kDp), pp = ranks_.size_of(MeshAxis::kPp);
   for (const std::string& name : run.sent) {
-    planned(MeshAxis::kPp) += run.executor.held(name, pass.batch, rows, arena(GraphKind::kTrunk)).type.bytes();
+    planned_[static_cast<size_t>(MeshAxis::kPp)] += run.executor.held(name, pass.batch, rows, arena(GraphKind::kTrunk)).type.bytes();
   }
   if (!collects_logits) return;
-  const auto own = static_cast<int64_t>(pass.batch.logit_rows.size());
-  const int64_t row_bytes = model_->vocab_size() * static_cast<int64_t>(sizeof(float));
-  if (pp > 1) planned(MeshAxis::kPp) += broadcast_bytes(pp, ranks_.index_of(MeshAxis::kPp), pp - 1, own * row_bytes);
-  if (dp > 1) planned(MeshAxis::kDp) += all_gather_v_bytes(dp, own, row_bytes);
+  const SentBytes logits = logit_bytes(options_.layout, ranks_.index_of(MeshAxis::kPp),
+                                       static_cast<int64_t>(pass.batch.logit_rows.size()), model_->vocab_size());
+  for (size_t axis = 0; axis < logits.size(); ++axis) planned_[axis] += logits[axis];
 }
 
 // Every rank gets the logits of all groups, in the order of the requests.
