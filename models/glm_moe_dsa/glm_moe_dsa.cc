@@ -66,7 +66,8 @@ class GlmMoeDsa final : public Model {
     if (const auto derived = derived_weight(config_, table_, {}, value_name)) return derived->split;
     const auto value = find_weight_value(table_, value_name);
     if (!value) return WeightSplit::kWhole;
-    return value->side == nullptr || value->weight->num_experts > 0 ? value->weight->split : WeightSplit::kWhole;
+    if (value->side == nullptr) return value->weight->split;
+    return value->weight->num_experts > 0 ? WeightSplit::kExpertScales : WeightSplit::kWhole;
   }
   WeightInfo weight_info(std::string_view value_name) const override {
     if (const auto derived = derived_weight(config_, table_, {}, value_name)) {

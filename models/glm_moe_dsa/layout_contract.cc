@@ -40,6 +40,11 @@ constexpr Rule kRules[] = {
                            c.moe_intermediate_size * c.n_shared_experts, l.mesh.tp);
      }},
     {"experts", [](const Layout& l, const Config& c) { return divisible("n_routed_experts", c.n_routed_experts, "ep", l.mesh.ep); }},
+    {"shares of experts", [](const Layout& l, const Config& c) {
+       if (l.moe != MoeChoice::kTp) return std::string();
+       const std::string uneven = divisible("moe_intermediate_size", c.moe_intermediate_size, "tp", l.mesh.tp);
+       return uneven.empty() ? divisible("hidden_size", c.hidden_size, "tp", l.mesh.tp) : uneven;
+     }},
     {"stages", [](const Layout& l, const Config& c) {
        const int64_t starts = std::count(c.full_indexer.begin(), c.full_indexer.end(), true);
        if (l.mesh.pp <= starts) return std::string();
