@@ -144,7 +144,8 @@ bool holds(RuleCondition when, const Layout& layout) {
 
 bool applies(const WeightRule& rule, const HeldWeight& weight, const Layout& layout) {
   if (!holds(rule.when, layout)) return false;
-  if (rule.split && *rule.split != weight.split) return false;
+  const WeightSplit split = weight.split == WeightSplit::kExpertScales ? WeightSplit::kExperts : weight.split;
+  if (rule.split && *rule.split != split) return false;
   if (rule.stored && *rule.stored != weight.dtype && !weight.is_scale) return false;
   const auto named = [&](const std::string& pattern) {
     return matches(pattern, weight.name) || (weight.is_scale && matches(pattern, weight.name.substr(0, weight.name.rfind('.'))));
