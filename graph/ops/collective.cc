@@ -324,10 +324,16 @@ int64_t HeadsToRows::bytes_sent(const RunContext& ctx) const { return all_to_all
 
 // ---- SharedQuantise
 
+namespace {
+
+int64_t row_width(const Shape& x) { return x.rank() == 3 ? x[1] * x[2] : x[1]; }
+
+}  // namespace
+
 Result<ValueTypes> SharedQuantise::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 1, 1));
   WEFT_RETURN_IF_ERROR(expect_group(kName, size));
-  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 2));
+  if (in[0].shape().rank() != 3) WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 2));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
   return ValueTypes{{in[0].tensor, in[0].rows}};
 }
@@ -338,7 +344,7 @@ Result<std::vector<Placements>> SharedQuantise::placements(TypeSpan in) const {
 
 Work SharedQuantise::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   Work work = streaming_work(in, out);
-  const int64_t maxima = in[0].shape()[0] * ceil_div(in[0].shape()[1] * size, kQuantBlock);
+  const int64_t maxima = in[0].shape()[0] * ceil_div(row_width(in[0].shape()) * size, kQuantBlock);
   work.bytes_sent = all_reduce_max_bytes(size, maxima);
   travels(work, CommPattern::kAllGather, axis, size);  // of the maxima
   work.scratch_bytes = 2 * aligned(maxima * 4);
@@ -348,7 +354,7 @@ Work SharedQuantise::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
 Status SharedQuantise::run(RunContext& ctx) const {
   constexpr float kMinAbsmax = 1e-4f, kMax = 448.0f;
   const TensorView &x = ctx.in[0], &y = ctx.out[0];
-  const int64_t rows = x.shape()[0], width = x.shape()[1], blocks = ceil_div(width * size, kQuantBlock);
+  const int64_t rows = x.shape()[0], width = row_width(x.shape()), blocks = ceil_div(width * size, kQuantBlock);
   Communicator& group = group_of(ctx, axis, size);
   const int64_t first = group.rank() * width;  // column of the whole row
   const bool narrow = x.dtype() == DType::kBF16;

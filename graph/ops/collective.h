@@ -6,7 +6,7 @@
 //   AllGather       x sharded on `dim` -> whole. dim 0: rows of a row set -> those of the set above, in its order
 //   SliceRows       x [rows, ...] -> this rank's rows of the set that splits them over the axis; moves nothing
 //   HeadsToRows     x [local rows, H, d] -> [rows, H / n, d]: all heads of some rows become some heads of all rows
-//   SharedQuantise  x [T, K/n], a slice of the inputs of a linear layer whose blocks of 128 the axis cuts -> x' of
+//   SharedQuantise  x [T, K/n], or [T, H/n, d] (heads side by side), a slice of the inputs of a linear layer whose blocks of 128 the axis cuts -> x' of
 //                   act_quant fp8_block128 (kernels/linear), the largest magnitude of a block taken over all its slices
 //   RowAbsmax       x [T, K/n], a slice of the inputs of a linear layer -> [T] F32, the largest magnitude of each whole row
 //   ExpertDispatch  x [t, D] A, expert [t, k] (ascending), weight [t, k] of this rank's rows -> the rows of all ranks of the

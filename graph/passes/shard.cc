@@ -417,7 +417,8 @@ class Sharder {
     }
     if (linear == nullptr || linear->act_quant != ActQuant::kFp8Block128 || linear->groups > 1) return {};
     const Shape& x = to_.value(in[0]).type.shape();
-    if (on(wanted[0], MeshAxis::kTp) != Placement::sharded(1) || x[1] % kQuantBlock == 0) return {};
+    const int64_t width = x.rank() == 3 ? x[1] * x[2] : x[1];
+    if (on(wanted[0], MeshAxis::kTp) != Placement::sharded(1) || width % kQuantBlock == 0) return {};
     WEFT_ASSIGN_OR_RETURN(const auto out, to_.add_node(SharedQuantise{MeshAxis::kTp, size(MeshAxis::kTp)}, {in[0]},
                                                        name + ".shared_quantise", node.region, Stream::kComm));
     in[0] = out[0];

@@ -112,7 +112,7 @@ class Builder {
       case WeightFormat::kPlain: return ActQuant::kNone;
       case WeightFormat::kFp8: return ActQuant::kFp8Block128;
       case WeightFormat::kInt8Dynamic: return ActQuant::kInt8PerRow;
-      case WeightFormat::kInt8Static: return ActQuant::kInt8PerRow;
+      case WeightFormat::kInt8Static: return ActQuant::kInt8Static;
     }
     WEFT_CHECK(false, "format {}", static_cast<int>(format_of(w)));
   }
@@ -151,7 +151,6 @@ class Builder {
         if (op.act_quant == ActQuant::kNone) {
           in.push_back(derived(weight_name + ".weight_scale"));
         } else {
-          g_.fail(invalid_argument("static int8 activations cannot be run; use --act-quant off"));
           in.push_back(derived(weight_name + ".output_scale"));
           in.push_back(side(*w, "quant_bias"));
           in.push_back(derived(weight_name + (a() == DType::kBF16 ? ".input_quant_bf16" : ".input_quant")));
