@@ -236,7 +236,8 @@ TEST(Collectives, SharedQuantiseIsThatOfTheWholeRow) {
   const struct {
     int ranks;
     int64_t width;
-  } cases[] = {{2, 96}, {2, 32}, {3, 64}, {4, 96}, {5, 32}, {2, 192}};
+    int64_t heads = 0;  // > 0: side by side
+  } cases[] = {{2, 96}, {2, 32}, {3, 64}, {4, 96}, {5, 32}, {2, 192}, {2, 96, 3}, {4, 32, 1}};
   for (const auto& c : cases) {
     for (const DType dtype : kDTypes) {
       for (const int64_t rows : {1, 7}) {
@@ -254,7 +255,8 @@ TEST(Collectives, SharedQuantiseIsThatOfTheWholeRow) {
         std::mutex mutex;
         on_ranks(c.ranks, [&](Communicator& comm) {
           Rank rank(comm, MeshAxis::kTp, batch, {});
-          const Piece slice = rank.piece(dtype, {rows + kSpare, c.width}, Rows::kTokens, placed(MeshAxis::kTp, Placement::sharded(1)));
+          const Shape shape = c.heads > 0 ? Shape{rows + kSpare, c.heads, c.width / c.heads} : Shape{rows + kSpare, c.width};
+          const Piece slice = rank.piece(dtype, shape, Rows::kTokens, placed(MeshAxis::kTp, Placement::sharded(1)));
           const int64_t first = comm.rank() * c.width;
           for (int64_t i = 0; i < rows * c.width; ++i) set_element(slice, i, x.get(i / c.width * k + first + i % c.width));
           Work work;

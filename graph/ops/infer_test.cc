@@ -376,6 +376,7 @@ const InferCase kCases[] = {
     {"heads_to_rows", HeadsToRows{MeshAxis::kTp, 2, 5}, {"BF16[tokens 3,4,8]"}, "BF16[tokens 5,2,8]"},
     {"heads_to_rows without heads", HeadsToRows{MeshAxis::kTp, 2, 5}, {"BF16[tokens 3,8]"}, "error: heads_to_rows: x is BF16[tokens 3,8], expected 3 dimensions"},
     {"shared_quantise", SharedQuantise{MeshAxis::kTp, 2}, {"BF16[tokens 3,96]"}, "BF16[tokens 3,96]"},
+    {"shared_quantise of heads", SharedQuantise{MeshAxis::kTp, 2}, {"BF16[tokens 3,4,24]"}, "BF16[tokens 3,4,24]"},
     {"row_absmax", RowAbsmax{MeshAxis::kTp, 2}, {"BF16[tokens 3,96]"}, "F32[tokens 3]"},
     {"expert_dispatch", ExpertDispatch{MeshAxis::kEp, 2, 3, 10}, {"BF16[tokens 5,8]", "I32[tokens 5,2]", "F32[tokens 5,2]"},
      "BF16[received 10,8], I32[received 10,2], F32[received 10,2], I32[2]"},
