@@ -28,16 +28,21 @@ TEST(CollectiveSeconds, EqualASimulationOfTheSteps) {
             SCOPED_TRACE(testing::Message() << collective_kind_name(kind) << " " << collective_algorithm_name(algorithm) << " n " << n
                                             << " bytes " << bytes);
             const std::optional<double> closed = collective_seconds(kind, algorithm, n, bytes, link);
-            const bool pipelined = (kind == Kind::kAllReduce && algorithm == Algorithm::kTree) ||
-                                   (kind == Kind::kBroadcast && algorithm == Algorithm::kRing);
-            if (pipelined && bytes < 256e6) continue;
-            constexpr int kPieces = 512;
-            const auto steps = simulate_collective(kind, algorithm, n, bytes, link, kPieces);
+            const bool tree = kind == Kind::kAllReduce && algorithm == Algorithm::kTree;
+            const bool chain = kind == Kind::kBroadcast && algorithm == Algorithm::kRing;
+            if ((tree || chain) && bytes < 256e6) continue;
+            constexpr int kTreePieces = 128, kChainPieces = 512;
+            const auto steps = simulate_collective(kind, algorithm, n, bytes, link, tree ? kTreePieces : kChainPieces);
             ASSERT_EQ(closed.has_value(), steps.has_value());
             if (!closed) continue;
             EXPECT_TRUE(steps->correct);
-            // A pipeline fills over as many pieces as ranks or levels.
-            EXPECT_NEAR(steps->seconds / *closed, 1, pipelined ? 0.13 : 1e-9);
+            const double ratio = steps->seconds / *closed;
+            if (tree) {  // full bandwidth but for what ports cost that both trees want; two ranks move half of it
+              EXPECT_GE(ratio, n == 2 ? 0.5 : 0.98);
+              EXPECT_LE(ratio, 1.25);
+            } else {  // a chain fills over as many pieces as ranks
+              EXPECT_NEAR(ratio, 1, chain ? 0.13 : 1e-9);
+            }
             ++compared;
           }
         }

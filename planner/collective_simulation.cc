@@ -22,10 +22,10 @@ class Ranks {
   double last() const { return *std::max_element(now_.begin(), now_.end()); }
   bool ok() const { return ok_; }
 
+  double start(int from, int to, double ready) const { return std::max({ready, sends_[size(from)], receives_[size(to)]}); }
   // A message that may leave at `ready`; when it is there.
   double send(int from, int to, double bytes, double ready) {
-    const double start = std::max({ready, sends_[size(from)], receives_[size(to)]});
-    sends_[size(from)] = receives_[size(to)] = start + bytes / link_.bytes_per_s;
+    sends_[size(from)] = receives_[size(to)] = start(from, to, ready) + bytes / link_.bytes_per_s;
     return sends_[size(from)] + link_.latency_s;
   }
   void new_ports() { std::fill(sends_.begin(), sends_.end(), 0), std::fill(receives_.begin(), receives_.end(), 0); }
@@ -152,47 +152,62 @@ int tree_parent(int r, int n) {
   return up >= n ? r ^ low : up;
 }
 
-// Each of two trees has half of every value; what is a leaf in one is none in the other.
-void double_tree(Ranks& ranks, double bytes, int pieces) {
+// Messages in pieces up (or down) both trees, each of which carries half of the value: always the piece that can leave first.
+double pipeline(Ranks& ranks, bool up, double bytes, int pieces) {
+  constexpr double kSame = 1e-9;
   const int n = ranks.n();
-  const double piece = bytes / 2 / pieces;
   const auto rank_of = [&](int tree, int r) { return tree == 0 ? r : around(r + 1, n); };
-  const auto order = [&](bool up) {  // children before parents, or the other way round
-    std::vector<std::pair<int, int>> nodes;
-    for (int r = 1; r < n; ++r) {
-      int depth = 0;
-      for (int p = r; p > 0; p = tree_parent(p, n)) ++depth;
-      nodes.emplace_back(up ? -depth : depth, r);
-    }
-    std::sort(nodes.begin(), nodes.end());
-    return nodes;
+  struct Edge {
+    int tree, from, to;  // nodes of the tree
+    int piece = 0;       // the next one
   };
-  double reduced = 0, done = 0;
-  for (const bool up : {true, false}) {
-    ranks.new_ports();
-    for (int p = 0; p < pieces; ++p) {
-      for (int tree = 0; tree < 2; ++tree) {
-        std::vector<double> ready(Ranks::size(n));
-        for (const auto& [depth, r] : order(up)) {
-          const int parent = tree_parent(r, n), from = up ? r : parent, to = up ? parent : r;
-          double& there = ready[Ranks::size(to)];
-          there = std::max(there, ranks.send(rank_of(tree, from), rank_of(tree, to), piece, ready[Ranks::size(from)]));
-          if (p == 0) {  // what travels is the same for every piece; block `tree` stands for its half
-            const uint64_t parts = ranks.held(rank_of(tree, from), tree);
-            if (up) {
-              ranks.merge(rank_of(tree, to), tree, parts);
-            } else {
-              ranks.held(rank_of(tree, to), tree) = parts;
-            }
-          }
-          (up ? reduced : done) = std::max(up ? reduced : done, there);
-        }
-      }
+  std::vector<Edge> edges;
+  // What a node waits for before it can hand on a piece: all children on the way up, the parent on the way down.
+  const auto trees = [&](auto value) { return std::vector(2, std::vector(Ranks::size(n), std::vector(Ranks::size(pieces), value))); };
+  auto missing = trees(0);
+  auto ready = trees(0.0);
+  for (int tree = 0; tree < 2; ++tree) {
+    for (int r = 1; r < n; ++r) {
+      const int parent = tree_parent(r, n), from = up ? r : parent, to = up ? parent : r;
+      edges.push_back({tree, from, to});
+      for (int& count : missing[Ranks::size(tree)][Ranks::size(to)]) ++count;
     }
   }
-  for (int r = 0; r < n; ++r) {
-    ranks.wait(r, reduced + done);
-    ranks.add(r, bytes);  // two children, half of the value each
+  ranks.new_ports();
+  double last = 0;
+  const size_t messages = edges.size() * Ranks::size(pieces);
+  for (size_t sent = 0; sent < messages; ++sent) {
+    Edge* next = nullptr;
+    double first = 0;
+    for (Edge& e : edges) {
+      if (e.piece == pieces || missing[Ranks::size(e.tree)][Ranks::size(e.from)][Ranks::size(e.piece)] != 0) continue;
+      const double start = ranks.start(rank_of(e.tree, e.from), rank_of(e.tree, e.to), ready[Ranks::size(e.tree)][Ranks::size(e.from)][Ranks::size(e.piece)]);
+      // Of those that can leave at the same time the oldest piece: no level waits for the end of another one.
+      if (next != nullptr && (start > first * (1 + kSame) || (start > first * (1 - kSame) && e.piece >= next->piece))) continue;
+      next = &e;
+      first = start;
+    }
+    const size_t tree = Ranks::size(next->tree), to = Ranks::size(next->to), piece = Ranks::size(next->piece++);
+    const int sender = rank_of(next->tree, next->from), receiver = rank_of(next->tree, next->to);
+    ready[tree][to][piece] = std::max(ready[tree][to][piece], ranks.send(sender, receiver, bytes / 2 / pieces, first));
+    --missing[tree][to][piece];
+    last = std::max(last, ready[tree][to][piece]);
+    if (piece != 0) continue;  // what travels is the same for every piece; block `tree` stands for its half
+    if (up) {
+      ranks.merge(receiver, next->tree, ranks.held(sender, next->tree));
+    } else {
+      ranks.held(receiver, next->tree) = ranks.held(sender, next->tree);
+    }
+  }
+  return last;
+}
+
+// A double binary tree: what is a leaf in one is none in the other. Adding has its time apart: two children, half of the value each.
+void double_tree(Ranks& ranks, double bytes, int pieces) {
+  const double seconds = pipeline(ranks, true, bytes, pieces) + pipeline(ranks, false, bytes, pieces);
+  for (int r = 0; r < ranks.n(); ++r) {
+    ranks.wait(r, seconds);
+    ranks.add(r, bytes);
   }
 }
 
@@ -309,7 +324,7 @@ std::optional<SimulationResult> simulate_broadcast(int n, Algorithm algorithm, d
 
 std::optional<SimulationResult> simulate_collective(Kind kind, Algorithm algorithm, int n, double bytes, const LinkTerms& link,
                                                     int pieces) {
-  if (algorithm == Algorithm::kRecursive && !std::has_single_bit(static_cast<unsigned>(n))) return std::nullopt;
+  if (kind != Kind::kSendRecv && algorithm == Algorithm::kRecursive && !std::has_single_bit(static_cast<unsigned>(n))) return std::nullopt;
   Ranks ranks(n, link);
   switch (kind) {
     case Kind::kAllReduce: return simulate_all_reduce(ranks, algorithm, bytes, pieces);
