@@ -196,7 +196,7 @@ TEST(CostModel, RanksOfACpuShareIt) {
   EXPECT_LT(cost_of(model, few, resident).memory_term_s, 0.5 * cost_of(model, few, alone).memory_term_s);
   device.shared_bandwidth = {{1, 96, 300e9}, {4, 24, 90e9}};
   const CostModel measured = CostModel::create(device).value();
-  EXPECT_NEAR(cost_of(measured, few, four).memory_term_s / cost_of(measured, few, alone).memory_term_s, 300.0 / 90, 1e-6);
+  EXPECT_NEAR(cost_of(measured, few, four).memory_term_s / cost_of(measured, few, alone).memory_term_s, 300.0 / 90, 1e-3);
 }
 
 }  // namespace

@@ -56,9 +56,10 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::vector<std::string> nearest_names(std::string_view wanted, const std::vector<std::string>& names, size_t at_most) {
-  // Part of a name counts as close: "h100" for "h100-sxm".
+  // Part of a name counts as close ("h100" for "h100-sxm"), and its first word may stand for it.
   const auto distance = [&](const std::string& name) {
-    return name.find(wanted) != std::string::npos && !wanted.empty() ? size_t{0} : edit_distance(wanted, name);
+    if (!wanted.empty() && name.find(wanted) != std::string::npos) return size_t{0};
+    return std::min(edit_distance(wanted, name), edit_distance(wanted, std::string_view(name).substr(0, name.find('-'))));
   };
   std::vector<std::string> sorted = names;
   std::stable_sort(sorted.begin(), sorted.end(),

@@ -67,7 +67,7 @@ TEST(DeviceProfiles, HaveThePublishedFigures) {
 TEST(DeviceProfiles, AnUnknownNameGetsTheNearestOnes) {
   EXPECT_EQ(load_device_profile("h100", kFolders).status().message(),
             "device 'h100' is unknown; nearest: h100-sxm, h200-sxm, h800-sxm");
-  EXPECT_EQ(load_device_profile("mi300", kFolders).status().message().substr(0, 43), "device 'mi300' is unknown; nearest: mi300x,");
+  EXPECT_TRUE(load_device_profile("mi300", kFolders).status().message().starts_with("device 'mi300' is unknown; nearest: mi300x, "));
   EXPECT_NE(load_device_profile("no/such/file.json", kFolders).status().message().find("no/such/file.json"), std::string::npos);
 }
 
