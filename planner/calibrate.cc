@@ -75,7 +75,7 @@ class Calibration {
         profile_.shared_bandwidth.push_back({ranks, threads, limits.read_bytes_per_s[static_cast<size_t>(ranks * threads - 1)] / ranks});
       }
     }
-    WEFT_ASSIGN_OR_RETURN(const CostModel bare, CostModel::create(complete(profile_)));
+    WEFT_ASSIGN_OR_RETURN(const CostModel bare, CostModel::create(profile_));
     for (const Placing& placing : placings(cores, options_.max_ranks)) {
       WEFT_ASSIGN_OR_RETURN(const auto ops, OpBench::make(placing.ranks, placing.threads, options_.isa));
       for (const CalibrationTable& table : calibration_tables()) WEFT_RETURN_IF_ERROR(measure(table, *ops, bare));
@@ -88,12 +88,6 @@ class Calibration {
  private:
   void report(std::string_view what) {
     if (progress_) progress_(what);
-  }
-
-  // `missing` is filled by the parser; this profile has everything.
-  static DeviceProfile complete(DeviceProfile profile) {
-    profile.missing.clear();
-    return profile;
   }
 
   Status measure(const CalibrationTable& table, OpBench& ops, const CostModel& bare) {
