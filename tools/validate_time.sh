@@ -1,49 +1,68 @@
 #!/bin/sh
 # Times that `weft plan` predicts on this machine beside those that `weft bench` measures.
 #
-#   tools/validate_time.sh WEFT MODEL_DIR [PROFILE]
+#   tools/validate_time.sh WEFT MODEL_DIR PROFILE [DEPTHS [LAYOUTS [BENCH_DIR]]]
 #
-# PROFILE: of `weft calibrate`; made when it is missing. Prints a table: ranks, test, measured, predicted, error.
+# PROFILE: of `weft calibrate`; made when it is missing. DEPTHS: "0,4096,32768". LAYOUTS: "tp1 tp2+ep2", at most one rank a core.
+# BENCH_DIR: results of `weft bench --json` are kept there and not measured again. Prints a table, and fails when a time is off by
+# more than 15 %. A quiet machine measures best.
 set -eu
-weft=$1 model=$2 profile=${3:-machine.json}
-[ -f "$profile" ] || "$weft" calibrate --out "$profile" --quiet >/dev/null
-python3 - "$weft" "$model" "$profile" <<'PYTHON'
+profile=$3
+[ -f "$profile" ] || "$1" calibrate --out "$profile" --quiet
+exec python3 - "$@" <<'PYTHON'
 import json, os, subprocess, sys
 
-weft, model, profile = sys.argv[1:]
+weft, model, profile = sys.argv[1:4]
+depths = [int(d) for d in (sys.argv[4] if len(sys.argv) > 4 else "0,4096,32768").split(",")]
+layouts = (sys.argv[5] if len(sys.argv) > 5 else "tp1 tp2+ep2").split()
+keep = sys.argv[6] if len(sys.argv) > 6 else None
 cores = json.load(open(profile))["cpu"]["cores"]
+PROMPT, GEN = 512, 16
 
 
 def run(*args):
-    return json.loads(subprocess.run([weft, *args, "--json"], check=True, capture_output=True, text=True).stdout)
+    done = subprocess.run([weft, *map(str, args), "--json"], capture_output=True, text=True)
+    if not done.stdout:
+        sys.exit(f"weft {' '.join(map(str, args))}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
 
 
-def plan(layout, ranks, prompt, cached, gen, phase):
-    return run("plan", model, "--device", profile, "--layout", layout, "--prompt", str(prompt), "--cached", str(cached), "--gen", str(gen),
-               "--batch", "1", "--phase", phase, "--local-ranks", str(ranks), "--threads", str(cores // ranks))
+def bench(layout):
+    path = keep and os.path.join(keep, f"{os.path.basename(model.rstrip('/'))}_{layout}.json")
+    if path and os.path.exists(path):
+        return json.load(open(path))
+    result = run("bench", model, "--prompt", PROMPT, "--gen", GEN, "--depth", ",".join(map(str, depths)), "-r", 3, "--ctx",
+                 max(depths) + 2 * PROMPT, "--no-limits", "--layout", layout)
+    if path:
+        json.dump(result, open(path, "w"))
+    return result
 
 
-print(f"{'ranks':>5} {'test':>14} {'measured ms':>12} {'predicted ms':>13} {'error':>7}")
+def predicted(layout, ranks, test):
+    prefill, depth = test["kind"] == "prefill", test["depth"]
+    shape = ("--prompt", depth + test["tokens"], "--cached", depth, "--gen", 1) if prefill else (
+        "--prompt", max(depth, 1), "--gen", test["tokens"])
+    plan = run("plan", model, "--device", profile, "--layout", layout, "--local-ranks", ranks, "--threads", max(cores // ranks, 1),
+               "--batch", 1, *shape)
+    if prefill:
+        return sum(step["seconds"] * step["times"] for step in plan["prefill"]), plan
+    return plan["decode"]["seconds"] * test["tokens"], plan
+
+
+print(f"{'layout':<10} {'test':<16} {'measured ms':>12} {'predicted ms':>13} {'error':>7}")
 worst = 0
-for ranks, layout in ((1, "tp1"), (2, "tp2")):
+for layout in layouts:
+    ranks = 1
+    for part in layout.split("+")[0].replace("pcp", "*").replace("tp", "*").replace("dp", "*").split("*"):
+        ranks *= int(part or 1)
     if ranks > cores:
-        break
-    for depth in (0, 4096, 32768):
-        for kind, tokens in (("p", 512), ("n", 32)):
-            if kind == "n" and depth == 0:
-                continue  # the first tokens of an empty context say nothing that depth 4096 does not
-            other = ("-n", "0") if kind == "p" else ("-p", "0")
-            bench = run("bench", model, "-" + kind, str(tokens), *other, "-d", str(depth), "-r", "3", "--layout", layout, "--no-limits")
-            measured = tokens / bench["results"][0]["tokens_per_s"]
-            if kind == "p":
-                step = plan(layout, ranks, depth + tokens, depth, 1, "prefill")
-                predicted = step["service"]["prefill_all_s"]
-            else:
-                step = plan(layout, ranks, depth, max(depth - 1, 0), tokens, "decode")
-                predicted = step["service"]["tpot_s"] * tokens
-            error = predicted / measured - 1
-            worst = max(worst, abs(error))
-            print(f"{ranks:>5} {kind + str(tokens) + ' @ ' + str(depth):>14} {measured * 1e3:>12.2f} {predicted * 1e3:>13.2f} {error:>+7.1%}")
+        continue
+    for test in bench(layout)["results"]:
+        measured = sorted(test["seconds"])[len(test["seconds"]) // 2]
+        seconds, _ = predicted(layout, ranks, test)
+        error = seconds / measured - 1
+        worst = max(worst, abs(error))
+        print(f"{layout:<10} {test['test']:<16} {measured * 1e3:>12.2f} {seconds * 1e3:>13.2f} {error:>+7.1%}")
 print(f"largest error {worst:.1%}")
 sys.exit(worst > 0.15)
 PYTHON
