@@ -217,10 +217,12 @@ class Planner {
     StagePlan out;
     WEFT_ASSIGN_OR_RETURN(const Place place, slowest_rank(work, stage));
     StepKey key{work.kind, work.phase, work.group_rows(), std::max<int64_t>(work.group_logits(), 1), stage, {}};
-    for (size_t set = 1; set < kNumRowSets; ++set) {
-      const auto rows = place.rows.tokens[set].size();
-      if (!place.rows.tokens[set].counts.empty()) key.rows_of_set[set] = std::max<int64_t>(rows, 1);
+    for (size_t set = 1; set < kNumRowSets; ++set) {  // of flat splits all ranks have the graph of the fullest
+      const RowSplit& split = place.rows.tokens[set];
+      if (!split.counts.empty() && !split.flat) key.rows_of_set[set] = std::max<int64_t>(split.size(), 1);
     }
+    constexpr auto kPcp = static_cast<size_t>(RowSet::kPcp), kPcpTp = static_cast<size_t>(RowSet::kPcpTp);
+    if (key.rows_of_set[kPcp] > 0) key.rows_of_set[kPcpTp] = ceil_div(key.rows_of_set[kPcp], int64_t{layout_.mesh.tp});
     WEFT_ASSIGN_OR_RETURN(const StepGraph* step, graph(key));
     out.rank = place.rank;
     WorkEnv traffic_env{r.threads};
