@@ -32,8 +32,12 @@ class Builder {
     WEFT_ASSIGN_OR_RETURN(begins_, stage_begins(*setting_.model, setting_.layout.mesh.pp));
     begins_.push_back(layers);
     for (int64_t periods = kFewestPeriods;; ++periods) {
-      WEFT_ASSIGN_OR_RETURN(StepGraph step, build_from(shares(periods)));
-      if (periods >= layers || settled(step)) return step;
+      Result<StepGraph> step = build_from(shares(periods));
+      if (!step.ok() && key_.stage > 0 && !whole_neighbour_) {
+        whole_neighbour_ = true;  // its last layer takes more from those before it than streams
+        step = build_from(shares(periods));
+      }
+      if (!step.ok() || periods >= layers || settled(*step)) return step;
     }
   }
 
@@ -48,7 +52,11 @@ class Builder {
     const auto begin = [&](int64_t s) { return begins_[static_cast<size_t>(s)]; };
     std::vector<LayerShare> all;
     const auto append = [&](const std::vector<LayerShare>& more) { all.insert(all.end(), more.begin(), more.end()); };
-    if (stage > 0) append(distinct_layers(kinds_of(begin(stage - 1), begin(stage)), begin(stage - 1), periods));
+    if (stage > 0 && whole_neighbour_) {
+      append(distinct_layers(kinds_of(begin(stage - 1), begin(stage)), begin(stage - 1), periods));
+    } else if (stage > 0) {
+      all.push_back({begin(stage) - 1, 1});
+    }
     own_begin_ = all.size();
     append(distinct_layers(kinds_of(begin(stage), begin(stage + 1)), begin(stage), periods));
     own_end_ = all.size();
@@ -155,6 +163,7 @@ class Builder {
   std::vector<int64_t> begins_;  // first layer of every stage, then the number of layers
   std::vector<LayerShare> shares_;
   size_t own_begin_ = 0, own_end_ = 0;  // of the stage, in shares_
+  bool whole_neighbour_ = false;        // of the stage before, all distinct layers instead of the last one
   std::vector<int64_t> made_, last_use_;
 };
 
