@@ -96,6 +96,14 @@ std::vector<DiffLine> diff(const Plan& a, const Plan& b) {
   return lines;
 }
 
+std::vector<std::string> unverified_of(const Plan& a, const Plan& b) {
+  std::vector<std::string> all = a.unverified;
+  for (const std::string& figure : b.unverified) {
+    if (std::find(all.begin(), all.end(), figure) == all.end()) all.push_back(figure);
+  }
+  return all;
+}
+
 std::string title(const Plan& p) { return fmt::format("{}{}", to_string(p.request.layout), p.request.engine->name == "weft" ? "" : "@" + p.request.engine->name); }
 
 }  // namespace
@@ -118,7 +126,11 @@ std::string plan_diff_text(const Plan& a, const Plan& b) {
     table.row({line.section == section ? "" : line.section, line.what, words(line.a), words(line.b), (change > 0 ? "+" : "") + words(change), line.why});
     section = line.section;
   }
-  return out + table.text();
+  out += table.text();
+  const std::vector<std::string> unverified = unverified_of(a, b);
+  if (!unverified.empty()) out += fmt::format("times and lines rest on {} figures that nobody verified:\n", unverified.size());
+  for (const std::string& figure : unverified) out += fmt::format("  * {}\n", figure);
+  return out;
 }
 
 nlohmann::ordered_json plan_diff_json(const Plan& a, const Plan& b) {
@@ -132,7 +144,7 @@ nlohmann::ordered_json plan_diff_json(const Plan& a, const Plan& b) {
                      {"change", line.b - line.a},
                      {"why", line.why}});
   }
-  return {{"schema", "weft.plan.diff"}, {"version", kPlanSchemaVersion}, {"a", title(a)}, {"b", title(b)}, {"lines", lines}};
+  return {{"schema", "weft.plan.diff"}, {"version", kPlanSchemaVersion}, {"a", title(a)}, {"b", title(b)}, {"lines", lines}, {"unverified", unverified_of(a, b)}};
 }
 
 }  // namespace weft

@@ -49,8 +49,9 @@ class Trace {
     complete(rank, 3, step.name, at + before, mine.seconds, fmt::format(R"("rows":{},"context":{})", step.rows, step.context));
     for (const TimelineEvent& e : mine.timeline.events) {
       complete(rank, static_cast<int>(e.stream), e.name, at + before + e.start_s, e.seconds,
-               fmt::format(R"("op":"{}","layers":{},"bound":"{}","flops":{:.0f},"bytes":{:.0f},"bytes_sent":{:.0f},"source":"{}")", e.op, e.repeat,
-                           bound_name(e.cost.bound), e.cost.flops, e.cost.bytes, e.cost.bytes_sent, cost_source_name(e.cost.source)));
+               fmt::format(R"("op":"{}","layers":{},"bound":"{}","flops":{:.0f},"bytes":{:.0f},"bytes_sent":{:.0f},"source":"{}","unverified":{})", e.op, e.repeat,
+                           bound_name(e.cost.bound), e.cost.flops, e.cost.bytes, e.cost.bytes_sent, cost_source_name(e.cost.source),
+                           e.cost.unverified));
     }
     return at + step.seconds;
   }
