@@ -145,8 +145,8 @@ void check(const std::shared_ptr<const Model>& model, const Layout& layout, DTyp
 }
 
 // All layouts of the matrix of `weft verify --layouts`; `every`: each so-many-th of them.
-void check_all(int ranks, size_t every) {
-  const auto model = load_test_model("sample/austen-v4");
+void check_all(int ranks, size_t every, const std::string& name = "sample/austen-v4") {
+  const auto model = load_test_model(name);
   Setup setup;
   setup.drafts = model->num_draft_layers() > 0 ? 1 : 0;
   const std::vector<Layout> layouts = runnable_layouts(*model, ranks);
@@ -155,7 +155,7 @@ void check_all(int ranks, size_t every) {
   for (const Layout& layout : layouts) {
     if (number++ % every == 0) check(model, layout, number % 2 == 0 ? DType::kF32 : DType::kBF16, setup);
   }
-  std::printf("%zu layouts of %d ranks, %zu compared\n", layouts.size(), ranks, (number + every - 1) / every);
+  std::printf("%s: %zu layouts of %d ranks, %zu compared\n", name.c_str(), layouts.size(), ranks, (number + every - 1) / every);
 }
 
 TEST(PlanTruth, OneRank) {
@@ -164,6 +164,10 @@ TEST(PlanTruth, OneRank) {
 }
 TEST(PlanTruth, TwoRanks) { check_all(2, 3); }
 TEST(PlanTruth, FourRanks) { check_all(4, 23); }
+// More heads, other storage, other kinds of layers.
+TEST(PlanTruth, OtherModels) {
+  for (const char* name : {"f32_pro_like", "official_r", "mtp_f32"}) check_all(2, 11, std::string("golden/deepseek_v4/") + name);
+}
 
 // Behind `make verify`: all of them.
 TEST(PlanTruth, DISABLED_FullTwoRanks) { check_all(2, 1); }
