@@ -98,10 +98,8 @@ Result<ValueTypes> PartialAttention::infer(TypeSpan in) const {
 }
 
 ShardRule PartialAttention::shard_rule(TypeSpan in) const {
-  ShardRule rule = attention.shard_rule(in);
-  rule.split.push_back('e');
-  rule.partial.assign(1, 'e');
-  return rule;
+  const ShardRule rule = attention.shard_rule(in);
+  return {rule.in, rule.out, "the", "e"};
 }
 
 Work PartialAttention::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
