@@ -116,7 +116,7 @@ TEST(ShardRule, TokensOfEveryOp) {
     }
     const std::string name(op_name(sample.op));
     // Queries may be split, the keys that they see may not.
-    if (name == "sparse_attention") sample.in[1].placement = {};
+    if (name == "sparse_attention" || name == "partial_attention") sample.in[1].placement = {};
     Graph graph;
     const auto out = add_sample(graph, sample, "n");
     const bool writes = !std::visit([](const auto& op) { return op.mutates(); }, sample.op).empty();
@@ -125,7 +125,9 @@ TEST(ShardRule, TokensOfEveryOp) {
       continue;
     }
     ASSERT_TRUE(out.ok()) << out.status().message();
-    for (ValueId id : *out) EXPECT_EQ(to_string(graph.value(id).type.placement), " pcp:shard(0)") << name;
+    for (ValueId id : *out) {
+      EXPECT_EQ(graph.value(id).type.placement[static_cast<int>(MeshAxis::kPcp)], Placement::sharded(0)) << name;
+    }
   }
 }
 
