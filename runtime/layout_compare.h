@@ -26,10 +26,19 @@ struct StepRecord {
 std::vector<uint64_t> hash_logits(const Engine& engine, const StepCall& call);
 std::vector<std::vector<float>> logit_values(const Engine& engine, const StepCall& call);
 
-// Layouts whose bits are not those of one rank: what they may differ by, in parts of the largest logit of a row; 0: nothing.
+// Layouts whose bits are not those of one rank: the largest LogitsError of a batch; 0: none.
 double tolerance_of(const Layout& layout, DType dtype);
-// Logit rows of rank 0 that differ by more than that.
-std::string logits_difference(const StepRecord& found, const StepRecord& want, size_t number, double tolerance, int64_t& rows);
+
+// The root mean square of what the logits of rank 0 differ by, in parts of that of the logits, over steps. (A single row may be
+// further off: a rounding can send its token to another expert.)
+class LogitsError {
+ public:
+  std::string add(const StepRecord& found, const StepRecord& want, size_t number);  // "" or what cannot be compared
+  std::string beyond(double tolerance) const;
+
+ private:
+  double squares_ = 0, differences_ = 0;
+};
 
 // Differences are said in words; "" is none. `rows` counts what was compared. `want` is of one rank.
 std::string first_difference(const StepRecord& found, const StepRecord& want, size_t number, int64_t& rows);

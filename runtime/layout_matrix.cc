@@ -202,6 +202,7 @@ class Matrix {
     const BatchRecord& want = reference_[number];
     const bool fills = fills_graphs(layout);
     const double tolerance = tolerance_of(layout, mode_.dtype);
+    LogitsError error;
     size_t at = 0;
     WEFT_ASSIGN_OR_RETURN(std::vector<RankReport> before, engine.reports());
     const auto note = [&](std::string text) {
@@ -209,8 +210,12 @@ class Matrix {
     };
     const auto visit = [&](const StepCall& call) -> Status {
       WEFT_ASSIGN_OR_RETURN(const StepRecord found, record(engine, call, tolerance > 0));
-      note(tolerance > 0 ? logits_difference(found, want.calls[at], at, tolerance, line.rows)
-                         : first_difference(found, want.calls[at], at, line.rows));
+      if (tolerance > 0) {
+        note(error.add(found, want.calls[at], at));
+        line.rows += static_cast<int64_t>(found.values.size());
+      } else {
+        note(first_difference(found, want.calls[at], at, line.rows));
+      }
       ++at;
       WEFT_ASSIGN_OR_RETURN(std::vector<RankReport> after, engine.reports());
       const GraphKind kind = call.kind == StepCall::Kind::kStep ? GraphKind::kTrunk : GraphKind::kDraft;
@@ -237,7 +242,9 @@ class Matrix {
       }
       return {};
     };
-    return play(engine, batches_[number], visit, at_end);
+    WEFT_RETURN_IF_ERROR(play(engine, batches_[number], visit, at_end));
+    note(error.beyond(tolerance));
+    return {};
   }
 
   // ---- Lines

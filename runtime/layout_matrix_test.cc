@@ -1,6 +1,8 @@
 // The layout matrix on the sample model: every layout that it takes on 2 ranks, and those of 4 ranks that nest two splits.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include <set>
 
 #include "runtime/layout_compare.h"
@@ -205,6 +207,26 @@ TEST(LayoutCompare, Caches) {
   EXPECT_TRUE(holds_caches(owned, 1, 3));
   EXPECT_FALSE(holds_caches(owned, 0, 3));
   EXPECT_TRUE(holds_caches(parse_layout("tp2").value(), 0, 3));
+}
+
+TEST(LayoutCompare, MergedLayoutsHaveATolerance) {
+  const auto step = [](std::vector<std::vector<float>> values) {
+    StepRecord record = one_value({});
+    record.values = std::move(values);
+    return record;
+  };
+  const StepRecord want = step({{3, 4}, {0, -5}});
+  LogitsError close, far, broken, other;
+  EXPECT_EQ(close.add(step({{3, 4}, {0, -5.005f}}), want, 0), "");
+  EXPECT_EQ(close.beyond(1e-3), "");
+  EXPECT_NE(close.beyond(1e-4), "");
+  EXPECT_EQ(far.add(step({{3, 4}, {5, -5}}), want, 0), "");
+  EXPECT_EQ(far.beyond(0.5), "logits differ by 0.707 of their root mean square, tolerance 0.5");
+  EXPECT_EQ(broken.add(step({{3, std::nanf("")}, {0, -5}}), want, 0), "");
+  EXPECT_NE(broken.beyond(0.5), "");
+  EXPECT_NE(other.add(step({{3, 4}}), want, 0), "");
+  EXPECT_EQ(tolerance_of(parse_layout("tp2dcp2").value(), DType::kF32), 0);
+  EXPECT_GT(tolerance_of(parse_layout("tp2dcp2+dcp_mode=merge").value(), DType::kBF16), 0);
 }
 
 }  // namespace
