@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-
 #include <set>
 
 #include "runtime/layout_compare.h"

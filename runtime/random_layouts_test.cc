@@ -88,9 +88,12 @@ TEST(RandomLayouts, GiveTheBitsOfOneRank) {
     layout.o_proj = one_of({OProjChoice::kSharded, OProjChoice::kSharded, OProjChoice::kGroupMajor, OProjChoice::kReplicated, OProjChoice::kStreamed});
     layout.lm_head = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
     layout.shared = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
-    layout.mesh.dcp = one_of({1, 2, 4});
-    layout.compressor = one_of({CompressorChoice::kFull, CompressorChoice::kSplit});
     layout.moe = one_of({MoeChoice::kEp, MoeChoice::kEp, MoeChoice::kTp});
+    if (layout.mesh.pcp > 1 || layout.attention == AttentionChoice::kDsaCp) {
+      layout.compressor = one_of({CompressorChoice::kFull, CompressorChoice::kSplit});
+    } else {
+      layout.mesh.dcp = one_of({1, layout.mesh.tp});
+    }
     const auto& model = models[random() % models.size()];
     const NumericMode mode = model->mode(one_of({DType::kF32, DType::kBF16}), one_of({std::optional<bool>(), std::optional(true), std::optional(false)}));
     if (layout.mesh.world() == 1 || layout.mesh.world() > 8 || !model->check_layout(layout).ok()) continue;

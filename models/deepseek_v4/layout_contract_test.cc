@@ -111,9 +111,12 @@ TEST(DeepseekV4Contract, WhatIsTakenCanBeBuilt) {
     layout.lm_head = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
     layout.shared = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
     layout.prefetch = one_of({false, true});
-    layout.mesh.dcp = one_of({1, 1, 2, 4});
-    layout.dcp_mode = one_of({DcpMode::kRows, DcpMode::kMerge});
-    layout.compressor = one_of({CompressorChoice::kFull, CompressorChoice::kSplit});
+    if (layout.mesh.pcp > 1 || layout.attention == AttentionChoice::kDsaCp) {
+      layout.compressor = one_of({CompressorChoice::kFull, CompressorChoice::kSplit});
+    } else {
+      layout.mesh.dcp = one_of({1, layout.mesh.tp, 2});
+      if (layout.mesh.dcp > 1) layout.dcp_mode = one_of({DcpMode::kRows, DcpMode::kMerge});
+    }
     const Model& model = *models[random() % std::size(models)];
     if (!model.check_layout(layout).ok()) {
       ++refused;
