@@ -4,6 +4,8 @@
 #include <functional>
 #include <initializer_list>
 
+#include <fmt/format.h>
+
 namespace weft {
 namespace {
 
@@ -93,7 +95,7 @@ class Enumeration {
   bool legal(const Layout& layout) {
     const Status status = check(layout);
     if (status.ok()) return true;
-    const std::string name = "layout " + to_string(layout) + ": ";
+    const std::string name = fmt::format("layout {}: ", to_string(layout));
     std::string rule = status.message();
     if (rule.starts_with(name)) rule.erase(0, name.size());
     const auto at = std::find_if(space_.refused.begin(), space_.refused.end(), [&](const RefusedLayouts& r) { return r.rule == rule; });
@@ -143,6 +145,10 @@ class Enumeration {
 };
 
 }  // namespace
+
+LayoutSpace enumerate_layouts(const Model& model, int64_t devices, const LayoutSpaceOptions& options) {
+  return Enumeration(model, options).run(devices);
+}
 
 bool has_effect(const Layout& l) {
   const bool dsa_cp = l.attention == AttentionChoice::kDsaCp, tp = l.mesh.tp > 1, splits = dsa_cp || l.mesh.pcp > 1;

@@ -19,6 +19,7 @@ std::string_view cache_kind(std::string_view name) {
 struct Held {
   const Value* value = nullptr;
   int64_t repeat = 1;
+  CacheCapacity cache;  // of its graph
   int64_t bytes() const { return value->type.tensor.bytes(); }
 };
 
@@ -29,7 +30,7 @@ std::map<std::string_view, Held> held_values(std::span<const StepGraph* const> s
       const Value& value = step->graph.values()[id];
       if (std::find(roles.begin(), roles.end(), value.role) == roles.end()) continue;
       Held& have = held[value.name];
-      if (have.value == nullptr || value.type.tensor.bytes() > have.bytes()) have = {&value, step->value_repeat[id]};
+      if (have.value == nullptr || value.type.tensor.bytes() > have.bytes()) have = {&value, step->value_repeat[id], step->cache};
     }
   }
   return held;
@@ -96,10 +97,14 @@ class Ledger {
     for (const CacheSpec& spec : specs) kinds.emplace(spec.name, spec.kind);
     double fixed = 0;
     for (const auto& [name, state] : held) {
-      const int64_t bytes = state.bytes() * state.repeat;
-      out_.cache_bytes += bytes;
       const auto kind = kinds.find(name);
-      if (kind != kinds.end() && kind->second == CacheKind::kAppend) {
+      const bool pages = kind != kinds.end() && kind->second == CacheKind::kAppend;
+      // Graphs that are shared have caches of one page and one slot (planner/step_store.h), which is their first dimension.
+      const int64_t built = pages ? state.cache.num_pages : state.cache.num_slots, wanted = pages ? capacity.num_pages : capacity.num_slots;
+      const int64_t one = built == wanted ? state.bytes() : state.bytes() / built * wanted;
+      const int64_t bytes = one * state.repeat;
+      out_.cache_bytes += bytes;
+      if (pages) {
         out_.cache_bytes_per_token += static_cast<double>(bytes) / static_cast<double>(capacity.num_pages * capacity.page_tokens);
       } else {
         fixed += static_cast<double>(bytes) / static_cast<double>(capacity.num_slots);
@@ -107,7 +112,7 @@ class Ledger {
       const Spread spread = spread_of(state.value->type.placement, setting_.layout.mesh);
       // Data-parallel groups have requests of their own.
       const int64_t copies = std::max<int64_t>(spread.copies / setting_.layout.mesh.dp, 1);
-      add({LedgerCategory::kCaches, std::string(cache_kind(name)), std::string(dtype_name(state.value->type.dtype())), state.bytes(), 1,
+      add({LedgerCategory::kCaches, std::string(cache_kind(name)), std::string(dtype_name(state.value->type.dtype())), one, 1,
            copies, copies == 1 ? "" : fmt::format("on {} ranks of a data-parallel group", copies)},
           state.repeat);
     }
@@ -248,14 +253,14 @@ int64_t RankLedger::of(LedgerCategory category) const {
 }
 
 RankLedger make_ledger(const PlanRequest& request, const StepSetting& setting, int stage, std::span<const StepGraph* const> steps,
-                       std::span<const StepGraph> unused) {
+                       std::span<const StepGraph* const> unused) {
   RankLedger ledger;
   ledger.stage = stage;
   ledger.ranks = setting.layout.mesh.stage();
   Ledger lines(request, setting, ledger);
   lines.weights(held_values(steps, {ValueRole::kWeight, ValueRole::kDerived}));
   std::vector<const StepGraph*> all(steps.begin(), steps.end());
-  for (const StepGraph& step : unused) all.push_back(&step);
+  all.insert(all.end(), unused.begin(), unused.end());
   lines.caches(held_values(all, {ValueRole::kState}));
   lines.arenas(steps);
   lines.reserves();

@@ -49,8 +49,9 @@ struct RankLedger {
   int64_t of(LedgerCategory category) const;
 };
 
-// The ledger of one stage from the graphs of all steps that it runs. `unused`: graphs whose caches are reserved, but which are not run.
+// The ledger of one stage from the graphs of all steps that it runs; its caches are those of `setting`, whatever the graphs were built
+// with. `unused`: graphs whose caches are reserved, but which are not run.
 RankLedger make_ledger(const PlanRequest& request, const StepSetting& setting, int stage, std::span<const StepGraph* const> steps,
-                       std::span<const StepGraph> unused = {});
+                       std::span<const StepGraph* const> unused = {});
 
 }  // namespace weft

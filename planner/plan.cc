@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <map>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "base/int_math.h"
+#include "planner/plan_store.h"
 #include "planner/workload.h"
 
 namespace weft {
@@ -81,12 +82,16 @@ class Planner {
   // ---- Graphs, each built once
 
   Result<const StepGraph*> graph(const StepKey& key) {
-    for (const StepGraph& have : graphs_) {
-      if (have.key == key) return &have;
+    for (const auto& have : graphs_) {
+      if (have->key == key) return have.get();
     }
-    WEFT_ASSIGN_OR_RETURN(StepGraph made, build_step(setting_, key));
-    graphs_.push_back(std::move(made));
-    return &graphs_.back();
+    if (options_.store != nullptr) {
+      WEFT_ASSIGN_OR_RETURN(graphs_.emplace_back(), options_.store->graphs.get(setting_, key));
+    } else {
+      WEFT_ASSIGN_OR_RETURN(StepGraph made, build_step(setting_, key));
+      graphs_.push_back(std::make_shared<const StepGraph>(std::move(made)));
+    }
+    return graphs_.back().get();
   }
 
   // ---- Pipeline stages that are alike in all but the numbers of their layers are looked at once.
@@ -127,10 +132,9 @@ class Planner {
       steps.push_back(step);
     }
     // Caches of draft layers are there, whether or not drafts are made.
-    std::vector<StepGraph> unused;
+    std::vector<const StepGraph*> unused;
     if (plan_.request.drafts == 0 && plan_.request.model->num_draft_layers() > 0) {
-      WEFT_ASSIGN_OR_RETURN(StepGraph draft, build_step(setting_, {GraphKind::kDraft, StepPhase::kDecode, 1, 1, stage, {}}));
-      unused.push_back(std::move(draft));
+      WEFT_ASSIGN_OR_RETURN(unused.emplace_back(), graph({GraphKind::kDraft, StepPhase::kDecode, 1, 1, stage, {}}));
     }
     return make_ledger(plan_.request, setting_, stage, steps, unused);
   }
@@ -212,7 +216,45 @@ class Planner {
     return best;
   }
 
+  // Plans of a search that differ in nothing that this stage of the step sees have the same times.
   Result<StagePlan> cost_stage(const WorkStep& work, int stage) {
+    if (options_.store == nullptr || options_.ops || options_.timeline || !cost_) return make_stage(work, stage);
+    const std::string key = time_key(work, stage);
+    if (const auto known = options_.store->find(key)) {
+      unverified_ = unverified_ || known->unverified;
+      return known->stage;
+    }
+    const bool before = std::exchange(unverified_, false);
+    WEFT_ASSIGN_OR_RETURN(StagePlan made, make_stage(work, stage));
+    options_.store->keep(key, {made, unverified_});
+    unverified_ = unverified_ || before;
+    return made;
+  }
+
+  std::string time_key(const WorkStep& work, int stage) const {
+    Layout layout = phase_layout(layout_, work.phase);
+    layout.prefetch = layout_.prefetch;
+    const DeviceProfile& device = *plan_.request.device;
+    const bool cached = device.cache_bytes && working_set(stage) <= device.cache_bytes->value;
+    std::string key = fmt::format("{}|{} {} {} {} {}", to_string(layout), static_cast<int>(work.kind), static_cast<int>(work.phase), stage,
+                                  work.group_logits(), cached);
+    // Requests that follow each other with as many rows and tokens are one item.
+    int64_t same = 0;
+    const std::vector<Segment>& segments = work.batch.segments;
+    for (size_t i = 0; i < segments.size(); ++i) {
+      ++same;
+      if (i + 1 < segments.size() && segments[i + 1].len == segments[i].len && segments[i + 1].kv_end == segments[i].kv_end) continue;
+      key += fmt::format("|{} x {} {}", std::exchange(same, 0), segments[i].len, segments[i].kv_end);
+    }
+    return key;
+  }
+
+  double working_set(int stage) const {
+    const RankLedger& ledger = plan_.ledger[static_cast<size_t>(stage)];
+    return static_cast<double>(ledger.weight_bytes + ledger.cache_bytes + ledger.arena_bytes) * plan_.request.local_ranks;
+  }
+
+  Result<StagePlan> make_stage(const WorkStep& work, int stage) {
     const PlanRequest& r = plan_.request;
     StagePlan out;
     WEFT_ASSIGN_OR_RETURN(const Place place, slowest_rank(work, stage));
@@ -255,8 +297,7 @@ class Planner {
     for (int axis = 0; axis < kNumMeshAxes; ++axis) {
       env.groups[static_cast<size_t>(axis)] = group_shape(mesh_->group(static_cast<MeshAxis>(axis), place.rank), *r.device, r.local_ranks);
     }
-    const RankLedger& ledger = plan_.ledger[static_cast<size_t>(stage)];
-    env.working_set_bytes = static_cast<double>(ledger.weight_bytes + ledger.cache_bytes + ledger.arena_bytes) * r.local_ranks;
+    env.working_set_bytes = working_set(stage);
 
     const auto& nodes = step->graph.nodes();
     std::vector<OpCost> costs(nodes.size());
@@ -406,7 +447,7 @@ class Planner {
   std::optional<Mesh> mesh_;
   Workload workload_;
   StepSetting setting_;
-  std::deque<StepGraph> graphs_;
+  std::vector<std::shared_ptr<const StepGraph>> graphs_;
   std::vector<int> like_;  // by stage
   std::optional<CostModel> cost_;
   bool unverified_ = false;

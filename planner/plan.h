@@ -76,12 +76,15 @@ struct Plan {
   int64_t needed_bytes() const { return ledger[static_cast<size_t>(worst_stage)].total() * request.local_ranks; }
 };
 
+class PlanStore;
+
 struct PlanOptions {
   bool times = true;           // false: memory alone
   bool ops = true;             // op tables
   bool timeline = false;       // events of the schedule
   bool max_batch = true;
   bool fitting_only = false;   // memory alone for what does not fit
+  PlanStore* store = nullptr;  // what plans of the same search share; borrowed
 };
 
 // Errors: the request (check_request), the model's contract for the layout, with times: figures that the device profile lacks. A

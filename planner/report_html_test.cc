@@ -2,6 +2,7 @@
 #include "planner/report_html.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -18,6 +19,7 @@ constexpr std::string_view kHostile = "</script><script>alert(1)</script><!-- & 
 
 Plan made_plan() {
   Plan plan;
+  plan.request.model = load_test_model("sample/austen-v4");
   plan.request.model_name = kHostile;
   auto device = std::make_shared<DeviceProfile>();
   device->name = "toy";
@@ -66,7 +68,6 @@ Plan made_plan() {
 SearchResult made_search() {
   SearchResult result;
   result.request.plan = made_plan().request;
-  result.request.plan.model = load_test_model("sample/austen-v4");
   result.request.devices = {8};
   Deployment deployment;
   deployment.devices = deployment.decode.devices = 8;

@@ -10,11 +10,11 @@
 
 #include "base/thread_pool.h"
 #include "planner/deployments.h"
+#include "planner/plan_store.h"
+#include "planner/report_units.h"
 
 namespace weft {
 namespace {
-
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 // A layout with a chunk size in a phase, whose batch is to be found.
 struct Subject {
@@ -33,10 +33,7 @@ struct Climb {
   int64_t plans = 0;
 };
 
-// Batches of a subject that are worth a closer look than doubling gives.
 int64_t last_batch(const Climb& climb) { return climb.points.empty() ? 0 : climb.points.back().batch; }
-
-std::string gib(double bytes) { return fmt::format("{:.1f} GiB", bytes / kGiB); }
 
 class Search {
  public:
@@ -48,6 +45,10 @@ class Search {
   Result<SearchResult> run() {
     const auto start = std::chrono::steady_clock::now();
     WEFT_RETURN_IF_ERROR(check_search(request_));
+    if (!hooks_.plan && decodes_apart()) {
+      WEFT_ASSIGN_OR_RETURN(CostModel links, CostModel::create(*request_.plan.device));
+      links_ = std::move(links);
+    }
     list_subjects();
     WEFT_RETURN_IF_ERROR(for_subjects([&](size_t i) { climb(i); }));
     WEFT_RETURN_IF_ERROR(first_error());
@@ -149,8 +150,19 @@ class Search {
     request.layout = layout;
     request.chunk = chunk;
     request.batch = batch;
-    const PlanOptions options{.times = true, .ops = false, .timeline = false, .max_batch = false, .fitting_only = true};
+    const PlanOptions options{.times = true, .ops = false, .timeline = false, .max_batch = false, .fitting_only = true, .store = &store_};
     return hooks_.plan ? hooks_.plan(request, options) : make_plan(request, options);
+  }
+
+  // A rank sends its part of the caches of a prompt to the device that is farthest away.
+  Result<double> transfer_seconds(const Plan& plan) const {
+    double most = 0;
+    for (const RankLedger& stage : plan.ledger) {
+      most = std::max(most, static_cast<double>(stage.cache_bytes_per_request) + stage.cache_bytes_per_token * static_cast<double>(plan.request.prompt));
+    }
+    const int64_t farthest = *std::max_element(request_.devices.begin(), request_.devices.end()) * request_.plan.local_ranks - 1;
+    WEFT_ASSIGN_OR_RETURN(const CollectiveCost cost, links_->transfer(0, static_cast<int>(farthest), most, request_.plan.local_ranks));
+    return cost.seconds;
   }
 
   Result<Verdict> evaluate(const Subject& subject, int64_t batch) const {
@@ -169,25 +181,28 @@ class Search {
     if (!plan.fits) {
       const double by = static_cast<double>(point.needed_bytes - point.capacity_bytes);
       verdict.miss = loser(subject, LossReason::kMemory, by,
-                           fmt::format("does not fit by {}: {} of {} a device at batch {}", gib(by), gib(static_cast<double>(point.needed_bytes)),
-                                       gib(static_cast<double>(point.capacity_bytes)), batch),
+                           fmt::format("does not fit by {}: {} of {} a device at batch {}", bytes_words(by),
+                                       bytes_words(static_cast<double>(point.needed_bytes)), bytes_words(static_cast<double>(point.capacity_bytes)), batch),
                            point.unverified);
       return verdict;
     }
+    if (subject.phase == PlanPhase::kPrefill && links_) {
+      WEFT_ASSIGN_OR_RETURN(point.transfer_s, transfer_seconds(plan));
+    }
     const ServiceResult& service = plan.service;
     const bool decodes = subject.phase != PlanPhase::kPrefill, prefills = subject.phase != PlanPhase::kDecode;
-    point.ttft_s = service.ttft_s;
+    point.ttft_s = service.ttft_s + point.transfer_s;
     point.tpot_s = !decodes ? 0 : subject.phase == PlanPhase::kBoth ? service.tpot_loaded_s : service.tpot_s;
     point.e2e_s = subject.phase == PlanPhase::kBoth ? service.ttft_s + point.tpot_s * static_cast<double>(request_.plan.gen - 1) : service.e2e_s;
     point.requests_per_s = service.requests_per_s;
     if (prefills && over(point.ttft_s, request_.ttft_s)) {
       const double by = point.ttft_s - *request_.ttft_s;
       verdict.miss = loser(subject, LossReason::kTtft, by,
-                           fmt::format("misses TTFT by {:.3g} ms: {:.4g} ms at batch {}", by * 1e3, point.ttft_s * 1e3, batch), point.unverified);
+                           fmt::format("misses TTFT by {}: {} at batch {}", seconds_words(by), seconds_words(point.ttft_s), batch), point.unverified);
     } else if (decodes && over(point.tpot_s, request_.tpot_s)) {
       const double by = point.tpot_s - *request_.tpot_s;
       verdict.miss = loser(subject, LossReason::kTpot, by,
-                           fmt::format("misses TPOT by {:.3g} ms: {:.4g} ms at batch {}", by * 1e3, point.tpot_s * 1e3, batch), point.unverified);
+                           fmt::format("misses TPOT by {}: {} at batch {}", seconds_words(by), seconds_words(point.tpot_s), batch), point.unverified);
     }
     return verdict;
   }
@@ -218,14 +233,17 @@ class Search {
     for (int64_t units = 1; look_at(subject, climbs_[i], units * subject.unit()) && units < most;) units = std::min(units * 2, most);
   }
 
+  // Of the batches between the last that was taken and the first that was not, the largest is added.
   void refine(size_t i) {
     const Subject& subject = subjects_[i];
     Climb& climb = climbs_[i];
+    const size_t doubled = climb.points.size();
     int64_t good = last_batch(climb) / subject.unit(), bad = climb.too_large / subject.unit();
     while (bad - good > 1) {
       const int64_t middle = good + (bad - good) / 2;
       (look_at(subject, climb, middle * subject.unit()) ? good : bad) = middle;
     }
+    if (climb.points.size() > doubled) climb.points.erase(climb.points.begin() + static_cast<std::ptrdiff_t>(doubled), climb.points.end() - 1);
   }
 
   // ---- Comparing
@@ -439,6 +457,8 @@ class Search {
   const SearchRequest& request_;
   const SearchHooks& hooks_;
   ThreadPool pool_;
+  mutable PlanStore store_;
+  std::optional<CostModel> links_;  // disaggregated
   std::vector<Subject> subjects_;
   std::vector<Climb> climbs_;     // by subject
   std::vector<size_t> refined_;

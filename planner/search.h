@@ -45,6 +45,7 @@ struct SearchPoint {
   int64_t devices = 1, batch = 1, chunk = 0;
   int64_t needed_bytes = 0, capacity_bytes = 0;  // of the fullest device
   double ttft_s = 0, tpot_s = 0;                 // as limited: see SearchRequest
+  double transfer_s = 0;                         // prefill instance: of the caches of a request to its decoder; part of ttft_s
   double e2e_s = 0, requests_per_s = 0;
   bool unverified = false;                       // rests on a figure that nobody verified
 };

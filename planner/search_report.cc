@@ -4,12 +4,13 @@
 
 #include <fmt/format.h>
 
+#include "planner/report_units.h"
+
 namespace weft {
 namespace {
 
 using Object = nlohmann::ordered_json;
 
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr double kMillion = 1e6;
 
 // What a figure that nobody verified has behind it.
@@ -17,17 +18,11 @@ std::string_view mark(bool unverified) { return unverified ? "*" : ""; }
 
 double device_seconds_per_million(const Deployment& d) { return d.tokens_per_s_device > 0 ? kMillion / d.tokens_per_s_device : 0; }
 
-std::string time_text(double seconds) {
-  if (seconds >= 10) return fmt::format("{:.1f} s", seconds);
-  if (seconds >= 1) return fmt::format("{:.2f} s", seconds);
-  return fmt::format("{:.1f} ms", seconds * 1e3);
-}
-
 std::string rate_text(double per_s) { return per_s >= 100 ? fmt::format("{:.0f}", per_s) : fmt::format("{:.3g}", per_s); }
 
 std::string memory_text(const SearchPoint& point) {
-  if (point.capacity_bytes == 0) return fmt::format("{:.1f} GiB", static_cast<double>(point.needed_bytes) / kGiB);
-  return fmt::format("{:.1f} / {:.1f} GiB", static_cast<double>(point.needed_bytes) / kGiB, static_cast<double>(point.capacity_bytes) / kGiB);
+  const std::string needed = bytes_words(static_cast<double>(point.needed_bytes));
+  return point.capacity_bytes == 0 ? needed : needed + " of " + bytes_words(static_cast<double>(point.capacity_bytes));
 }
 
 std::string batch_text(const Deployment& d) {
@@ -36,41 +31,29 @@ std::string batch_text(const Deployment& d) {
 
 // ---- Text
 
-void table(std::string& out, const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> width;
-  for (const auto& row : rows) {
-    width.resize(std::max(width.size(), row.size()));
-    for (size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
-  }
-  for (const auto& row : rows) {
-    std::string line = " ";
-    for (size_t c = 0; c < row.size(); ++c) {
-      line += c == 0 ? fmt::format(" {:<{}}", row[c], width[c]) : fmt::format("  {:>{}}", row[c], width[c]);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    out += line + "\n";
-  }
-}
-
 std::vector<std::string> cells(const Deployment& d) {
   const std::string_view m = mark(d.unverified());
   return {deployment_name(d),
           fmt::format("{}", d.devices),
           batch_text(d),
           memory_text(d.decode) + std::string(m),
-          time_text(d.ttft_s) + std::string(m),
-          time_text(d.tpot_s) + std::string(m),
+          seconds_words(d.ttft_s) + std::string(m),
+          seconds_words(d.tpot_s) + std::string(m),
           rate_text(d.tokens_per_s_user) + std::string(m),
           rate_text(d.tokens_per_s_device) + std::string(m),
           rate_text(d.output_tokens_per_s) + std::string(m)};
 }
 
-const std::vector<std::string> kHead = {"layout", "devices", "batch", "memory", "TTFT", "TPOT", "tok/s/user", "tok/s/device", "tok/s"};
+TextTable deployments_table() {
+  TextTable table("lrrrrrrrr");
+  table.row({"layout", "devices", "batch", "memory", "TTFT", "TPOT", "tok/s/user", "tok/s/device", "tok/s"});
+  return table;
+}
 
 std::string limits_text(const SearchRequest& request) {
   std::string text;
-  if (request.ttft_s) text += fmt::format(", TTFT up to {}", time_text(*request.ttft_s));
-  if (request.tpot_s) text += fmt::format(", TPOT up to {}", time_text(*request.tpot_s));
+  if (request.ttft_s) text += fmt::format(", TTFT up to {}", seconds_words(*request.ttft_s));
+  if (request.tpot_s) text += fmt::format(", TPOT up to {}", seconds_words(*request.tpot_s));
   return text;
 }
 
@@ -92,6 +75,7 @@ Object point_json(const SearchRequest& request, const SearchPoint& p) {
                    {"capacity_bytes", p.capacity_bytes},
                    {"ttft_s", p.ttft_s},
                    {"tpot_s", p.tpot_s},
+                   {"transfer_s", p.transfer_s},
                    {"requests_per_s", p.requests_per_s},
                    {"unverified", p.unverified},
                    {"plan_command", plan_command(request, p)}};
@@ -152,15 +136,15 @@ std::string search_text(const SearchResult& r) {
     }
     constexpr size_t kRanked = 10;
     out += "\nbest\n";
-    std::vector<std::vector<std::string>> rows = {kHead};
-    for (size_t i = 0; i < std::min(r.ranking.size(), kRanked); ++i) rows.push_back(cells(r.ranking[i]));
-    table(out, rows);
+    TextTable best = deployments_table();
+    for (size_t i = 0; i < std::min(r.ranking.size(), kRanked); ++i) best.row(cells(r.ranking[i]));
+    out += best.text();
     constexpr size_t kFront = 20;
     out += "\nPareto front: nothing else is better for the user and for the device\n";
-    rows = {kHead};
+    TextTable front = deployments_table();
     const size_t step = (r.front.size() + kFront - 1) / kFront;
-    for (size_t i = 0; i < r.front.size(); i += step) rows.push_back(cells(r.front[i]));
-    table(out, rows);
+    for (size_t i = 0; i < r.front.size(); i += step) front.row(cells(r.front[i]));
+    out += front.text();
   } else {
     out += "no layout fits and keeps the limits\n";
   }
@@ -168,7 +152,6 @@ std::string search_text(const SearchResult& r) {
     // Some of each reason, nearest misses first.
     constexpr int kEach = 4;
     out += "\nwhy others lost\n";
-    std::vector<std::vector<std::string>> rows;
     int shown[5] = {};
     for (const Loser& loser : r.losers) {
       if (shown[static_cast<int>(loser.reason)]++ >= kEach) continue;

@@ -8,6 +8,7 @@
 
 #include "models/test_support.h"
 #include "planner/deployments.h"
+#include "planner/report_units.h"
 #include "planner/search_report.h"
 
 namespace weft {
@@ -270,7 +271,8 @@ TEST(Search, SaysWhyOthersLost) {
     }
     return std::string("no loser");
   };
-  EXPECT_EQ(why("tp1"), "memory: does not fit by 0.1 GiB: 0.2 of 0.1 GiB a device at batch 1");
+  EXPECT_EQ(why("tp1"), fmt::format("memory: does not fit by {}: {} of {} a device at batch 1", bytes_words(60.0 * kMiB), bytes_words(210.0 * kMiB),
+                                    bytes_words(150.0 * kMiB)));
   EXPECT_TRUE(why("dp2").starts_with("memory: ")) << why("dp2");
   int64_t lost = 0;
   for (const int64_t count : result.counts.by_reason) lost += count;

@@ -74,6 +74,7 @@ class Builder {
     WEFT_ASSIGN_OR_RETURN(StageGraph stage, build_stage(*setting_.model, key_.kind, options, setting_.layout, key_.phase, key_.stage));
     StepGraph step;
     step.key = key_;
+    step.cache = setting_.cache;
     step.graph = std::move(stage.graph);
     step.received = std::move(stage.received);
     step.sent = std::move(stage.sent);

@@ -24,6 +24,7 @@ struct StepKey {
 
 struct StepGraph {
   StepKey key;
+  CacheCapacity cache;                      // that it was built with
   Graph graph;
   std::vector<std::string> received, sent;  // of the neighbouring stages
   std::vector<int64_t> node_repeat;         // by node: nodes of the whole model that it stands for

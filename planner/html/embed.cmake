@@ -1,4 +1,5 @@
 # cmake -DSOURCE=planner/html -DOUT=page.cc -P embed.cmake: the parts of the page as one C++ string.
+cmake_minimum_required(VERSION 3.25)  # @style@ is text
 set(script "")
 foreach(part base charts memory steps search page)
   file(READ ${SOURCE}/${part}.js text)

@@ -2,7 +2,7 @@
 
 function unverifiedNote(figures) {
   if (figures.length === 0) return null;
-  return el("details", {}, [el("summary", { class: "warn" }, `* rests on ${figures.length} figures that nobody verified`), el("p", { class: "note" }, figures.join("; "))]);
+  return el("details", {}, [el("summary", { class: "warn" }, `* rests on ${figures.length === 1 ? "a figure" : figures.length + " figures"} that nobody verified`), el("p", { class: "note" }, figures.join("; "))]);
 }
 
 function planVerdict(plan) {

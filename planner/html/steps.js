@@ -69,7 +69,7 @@ function roofline(stage, roof) {
   }
   const left = stage.ops.length - ops.length;
   return el("div", {}, [chart.root, legend(Object.entries(BOUND_COLORS).map(([bound, color]) => [color, "bound by " + BOUND_NAMES[bound]])),
-    el("p", { class: "note" }, `A dot is an op of all layers; its area is its share of the step.` + (left > 0 ? ` ${left} kinds of ops without arithmetic are left out.` : ""))]);
+    el("p", { class: "note" }, `A dot is an op of all layers; its area is its share of the step.` + (left > 0 ? ` Left out, since they do no arithmetic: ${left}.` : ""))]);
 }
 
 function opTable(step, stage) {
