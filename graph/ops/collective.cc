@@ -390,7 +390,7 @@ Status SharedQuantise::run(RunContext& ctx) const {
 
 int64_t SharedQuantise::bytes_sent(const RunContext& ctx) const {
   const Shape& x = ctx.in[0].shape();
-  return all_reduce_max_bytes(size, x[0] * ceil_div(x[1] * size, kQuantBlock));
+  return all_reduce_max_bytes(size, x[0] * ceil_div(row_width(x) * size, kQuantBlock));
 }
 
 // ---- RowAbsmax
