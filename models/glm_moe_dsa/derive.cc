@@ -122,7 +122,7 @@ std::optional<DerivedWeight> derived_weight(const Config& c, std::span<const Wei
     case Kind::kInputQuant:
     case Kind::kInputQuantBf16: return derived(DType::kF32, {3}, WeightSplit::kWhole);
     case Kind::kScaleBf16:
-      return w->num_experts > 0 ? derived(DType::kF32, {w->num_experts, rows, 1}, w->split) : derived(DType::kF32, {rows, 1}, WeightSplit::kWhole);
+      return w->num_experts > 0 ? derived(DType::kF32, {w->num_experts, rows, 1}, WeightSplit::kExpertScales) : derived(DType::kF32, {rows, 1}, WeightSplit::kWhole);
   }
   WEFT_CHECK(false, "derived weight {}", static_cast<int>(name->kind));
 }
