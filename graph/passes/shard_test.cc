@@ -244,14 +244,14 @@ result y.all_gather_tp
      R"(tokens.slice_rows_tp = slice_rows(tokens) {axis=tp, size=2, capacity=4}: I32[tokens 4] tp:shard(0)
 x = embedding(tokens.slice_rows_tp, embed) {streams=0, dtype=BF16}: BF16[tokens 4,16] tp:shard(0)
 x.all_gather_tp = all_gather(x) {axis=tp, size=2, dim=0, capacity=8} on comm: BF16[tokens 8,16]
-g = linear(x.all_gather_tp, gate) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,4]
+g = linear(x.all_gather_tp, gate) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,4]
 route = moe_route(g) {by=score, top_k=2, scoring_func=sigmoid, n_group=1, topk_group=1, normalise=true, sum_eps=0, scaling=1} in layers.0: I32[tokens 8,2], F32[tokens 8,2]
 e.up = experts_up(x.all_gather_tp, route, route.1, w1, w3) {act_quant=none, swiglu_limit=0, weight_before_w2=true, scale_rows=0, scale_cols=0} in layers.0: BF16[tokens 8,2,6] tp:shard(2)
 e.inner = all_gather(e.up) {axis=tp, size=2, dim=2, capacity=8} in layers.0 on comm: BF16[tokens 8,2,12]
 e.down = experts_down(e.inner, route, route.1, w2) {act_quant=none, swiglu_limit=0, weight_before_w2=true, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,8] tp:shard(1)
 e = all_gather(e.down) {axis=tp, size=2, dim=1, capacity=8} in layers.0 on comm: F32[tokens 8,16]
-s = linear(x.all_gather_tp, s1) {dtype=BF16, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: BF16[tokens 8,12] tp:shard(1)
-sd.partial = linear(s, s2) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,16] tp:partial
+s = linear(x.all_gather_tp, s1) {dtype=BF16, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: BF16[tokens 8,12] tp:shard(1)
+sd.partial = linear(s, s2) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,16] tp:partial
 sd = all_reduce(sd.partial) {axis=tp, size=2, dtype=BF16} in layers.0 on comm: BF16[tokens 8,16]
 y = add(e, sd) in layers.0: BF16[tokens 8,16]
 result y
