@@ -66,7 +66,7 @@ TEST(DeviceProfiles, HaveThePublishedFigures) {
 
 TEST(DeviceProfiles, AnUnknownNameGetsTheNearestOnes) {
   EXPECT_EQ(load_device_profile("h100", kFolders).status().message(),
-            "device 'h100' is unknown; nearest: h100-sxm, h200-sxm, h800-sxm");
+            "device 'h100' is unknown; nearest: h100-sxm, a100-sxm-80g, h200-sxm");
   EXPECT_TRUE(load_device_profile("mi300", kFolders).status().message().starts_with("device 'mi300' is unknown; nearest: mi300x, "));
   EXPECT_NE(load_device_profile("no/such/file.json", kFolders).status().message().find("no/such/file.json"), std::string::npos);
 }
