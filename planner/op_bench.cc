@@ -1,5 +1,8 @@
 #include "planner/op_bench.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -38,6 +41,13 @@ class Meeting {
   int ranks_;
   std::atomic<int> here_{0}, round_{0};
 };
+
+void pin_to(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  pthread_setaffinity_np(pthread_self(), sizeof(set), &set);  // a failure only costs speed
+}
 
 bool is_integer(DType dtype) { return dtype == DType::kI32 || dtype == DType::kI64; }
 
@@ -147,6 +157,7 @@ Result<std::unique_ptr<OpBench>> OpBench::make(int ranks, int threads, Isa isa) 
   }
   auto bench = std::unique_ptr<OpBench>(new OpBench());
   bench->isa_ = isa;
+  bench->cpus_ = cpus;
   for (int r = 0; r < ranks; ++r) {
     const auto first = cpus.begin() + r * threads;
     bench->pools_.push_back(std::make_unique<ThreadPool>(threads, std::vector<int>(first, first + threads)));
@@ -200,10 +211,15 @@ Result<double> OpBench::measure(const OpCase& test, bool cached, double seconds)
       times[static_cast<size_t>(r)].push_back(run(calls));
     }
   };
-  std::vector<std::thread> others;
-  for (int r = 1; r < ranks(); ++r) others.emplace_back(rank, r);
-  rank(0);
-  for (std::thread& other : others) other.join();
+  // Each on its own core: next to a worker that spins it would stand still.
+  std::vector<std::thread> callers;
+  for (int r = 0; r < ranks(); ++r) {
+    callers.emplace_back([&, r] {
+      pin_to(cpus_[static_cast<size_t>(r * threads())]);
+      rank(r);
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
   if (!failed.ok()) return failed;
   double sum = 0;
   for (std::vector<double>& of_rank : times) {

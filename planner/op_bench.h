@@ -41,6 +41,7 @@ class OpBench {
   Result<const Buffer*> store(DType dtype);
 
   Isa isa_ = Isa::kScalar;
+  std::vector<int> cpus_;
   std::vector<std::unique_ptr<ThreadPool>> pools_;
   std::map<DType, Buffer> stores_;  // numbers of each dtype, more than any cache holds
 };
