@@ -269,7 +269,9 @@ class Planner {
     out.rank = place.rank;
     WorkEnv traffic_env{r.threads};
     traffic_env.routing = routing();
-    out.traffic = traffic_of(*step, traffic_env, r.engine.get());
+    const RankContext ranks = context_of(place.rank);
+    const StepOnRank on_rank{work.batch, place.rows, ranks};
+    out.traffic = traffic_of(*step, traffic_env, r.engine.get(), &on_rank);
     std::vector<TrafficLine> more = engine_traffic(*step, layout_, work.group_logits(), r.model->vocab_size());
     const bool runs = work.kind == GraphKind::kTrunk || stage + 1 == layout_.mesh.pp;  // draft layers are in the last stage
     if (cost_ && runs) WEFT_RETURN_IF_ERROR(cost_nodes(work, place, *step, more, out));

@@ -23,6 +23,8 @@ Timeline schedule(const StepGraph& step, const std::vector<OpCost>& costs, const
     const auto lane = options.streams ? static_cast<size_t>(stream) : size_t{0};
     double start = free[lane];
     for (ValueId id : node.in) start = std::max(start, ready[static_cast<size_t>(id)]);
+    // What is not fetched ahead is fetched when it is its turn.
+    if (node.stream == Stream::kPrefetch && !options.prefetch) start = std::max(start, free[static_cast<size_t>(Stream::kCompute)]);
     if (!node.region.empty() && node.region != region) {
       repeated += static_cast<double>(repeat - 1) * (start - region_start);
       repeated_computed += static_cast<double>(repeat - 1) * (computed - region_computed);

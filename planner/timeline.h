@@ -27,7 +27,7 @@ struct Timeline {
 
 struct TimelineOptions {
   bool streams = true;    // false: one node after another, as weft's executor runs them
-  bool prefetch = false;  // prefetch nodes start as early as their stream allows; else with their consumer's stream (comm)
+  bool prefetch = false;  // prefetch nodes start as early as their stream allows; else when what stands before them is computed
   bool events = false;
 };
 

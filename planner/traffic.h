@@ -15,12 +15,22 @@ struct TrafficLine {
   int64_t group_size = 1;
   int64_t calls = 0;        // of one rank in one step
   int64_t bytes_sent = 0;   // of one rank in one step
-  bool expected = false;    // depends on which experts are picked: an expectation under the routing that was asked for
+  bool expected = false;    // depends on which experts or entries are picked: an expectation, or the most there can be
   bool operator==(const TrafficLine&) const = default;
 };
 
-// Of the graph alone, by op and axis in order of first use. `engine`: sums and gathers travel in its dtypes; null: as the graph says.
-std::vector<TrafficLine> traffic_of(const StepGraph& step, const WorkEnv& env, const EngineProfile* engine = nullptr);
+// One rank in one step, without data.
+struct StepOnRank {
+  const StepBatch& batch;
+  const RowSets& row_sets;
+  const RankContext& ranks;
+};
+
+// Of the graph alone, by op and axis in order of first use: what this rank sends (bytes_sent of the ops, which the executor's tests
+// hold against the transport), or what work() says where it depends on picks, and where no rank is given. `engine`: sums and
+// gathers travel in its dtypes; null: as the graph says.
+std::vector<TrafficLine> traffic_of(const StepGraph& step, const WorkEnv& env, const EngineProfile* engine = nullptr,
+                                    const StepOnRank* rank = nullptr);
 // What the runtime sends besides: values between stages, and the logits that every rank gets. The graph is one of exactly the rows
 // of the step; logit_rows: of this rank's data-parallel group.
 std::vector<TrafficLine> engine_traffic(const StepGraph& step, const Layout& layout, int64_t logit_rows, int64_t vocab_size);

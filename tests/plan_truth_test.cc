@@ -92,14 +92,18 @@ class Run {
     sent(planned);
   }
 
-  // What the planned rank of every stage sent since the last call, along each axis. What experts exchange depends on the rows.
+  // What the planned rank of every stage sent since the last call, along each axis.
   void sent(const StepPlan& planned) {
     const std::vector<RankReport> now = *engine_->reports();
     for (const StagePlan& stage : planned.stages) {
       std::array<int64_t, kNumMeshAxes> want{};
-      for (const TrafficLine& line : stage.traffic) want[static_cast<size_t>(line.axis)] += line.bytes_sent * planned.micro_batches;
+      std::array<bool, kNumMeshAxes> depends{};  // on what the rows pick: experts, entries
+      for (const TrafficLine& line : stage.traffic) {
+        want[static_cast<size_t>(line.axis)] += line.bytes_sent * planned.micro_batches;
+        depends[static_cast<size_t>(line.axis)] = depends[static_cast<size_t>(line.axis)] || line.expected;
+      }
       for (int axis = 0; axis < kNumMeshAxes; ++axis) {
-        if (static_cast<MeshAxis>(axis) == MeshAxis::kEp) continue;
+        if (depends[static_cast<size_t>(axis)]) continue;
         const auto rank = static_cast<size_t>(stage.rank), a = static_cast<size_t>(axis);
         EXPECT_EQ(now[rank].sent[a].bytes_sent() - before_[rank].sent[a].bytes_sent(), want[a])
             << planned.name << " step of " << planned.rows << " rows: sent along " << mesh_axis_name(static_cast<MeshAxis>(axis)) << " by rank " << rank;
