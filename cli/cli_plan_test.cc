@@ -42,7 +42,7 @@ TEST_F(PlanCommands, BadInputHasOneMessageAndCode2) {
   const struct {
     const char *args, *message;
   } uses[] = {
-      {"plan", "MODEL is missing: a model folder, a config file, or a shipped config (deepseek-v4-flash, "},
+      {"plan", "MODEL is missing: a model folder, a config file, or a shipped config (deepseek-v"},
       {"plan deepseek-v4-pro", "--device is missing: a profile file, or one of "},
       {"plan nope --device h200-sxm", "'nope' is not a model folder, not a config file and not a shipped config"},
       {"plan deepseek-v4-pro --device h20", "h20-"},  // the nearest names are offered
