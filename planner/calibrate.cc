@@ -79,6 +79,7 @@ class Calibration {
     for (const Placing& placing : placings(cores, options_.max_ranks)) {
       WEFT_ASSIGN_OR_RETURN(const auto ops, OpBench::make(placing.ranks, placing.threads, options_.isa));
       for (const CalibrationTable& table : calibration_tables()) WEFT_RETURN_IF_ERROR(measure(table, *ops, bare));
+      WEFT_RETURN_IF_ERROR(among_others(*ops));
     }
     class_tables();
     WEFT_RETURN_IF_ERROR(collectives(placings(cores, options_.max_ranks)));
@@ -134,6 +135,29 @@ class Calibration {
       result.axes.push_back(std::move(axis));
     }
     profile_.efficiency.push_back(std::move(result));
+    if (table.op == Experts::kName) {  // the same kernel
+      profile_.efficiency.push_back(profile_.efficiency.back());
+      profile_.efficiency.back().op = ExpertSlots::kName;
+    }
+    return {};
+  }
+
+  // What an op takes longer in a step than by itself, again and again: the launch of every op.
+  Status among_others(OpBench& ops) {
+    const std::vector<CalibrationTable> tables = calibration_tables();
+    std::vector<const OpCase*> smallest;
+    double alone = 0;
+    for (const CalibrationTable& table : tables) {
+      if (table.cached) continue;
+      smallest.push_back(&table.cases.front());
+      WEFT_ASSIGN_OR_RETURN(const double seconds, ops.measure(table.cases.front(), true, options_.seconds_per_point));
+      alone += seconds;
+    }
+    WEFT_ASSIGN_OR_RETURN(const double together, ops.measure_in_turn(smallest, true, 10 * options_.seconds_per_point));
+    const double launch = std::max(0.0, (together - alone) / static_cast<double>(smallest.size()));
+    launches_.push_back(launch);
+    const Figure figure = {*std::max_element(launches_.begin(), launches_.end()), true, "weft calibrate: small ops in turn, against each by itself"};
+    profile_.launch_eager = profile_.launch_graph = {figure, figure, figure};
     return {};
   }
 
@@ -170,6 +194,7 @@ class Calibration {
   const CalibrationOptions& options_;
   const CalibrationProgress& progress_;
   DeviceProfile profile_;
+  std::vector<double> launches_;
 };
 
 }  // namespace

@@ -174,16 +174,19 @@ Result<const Buffer*> OpBench::store(DType dtype) {
   return &stores_.emplace(dtype, std::move(buffer)).first->second;
 }
 
-Result<double> OpBench::measure(const OpCase& test, bool cached, double seconds) {
+Result<double> OpBench::measure_in_turn(const std::vector<const OpCase*>& tests, bool cached, double seconds) {
   constexpr int kSamples = 3;
-  WEFT_ASSIGN_OR_RETURN(const ValueTypes out, std::visit([&](const auto& op) { return op.infer(test.in); }, test.op));
-  for (const ValueType& type : test.in) {
-    if (!is_integer(type.dtype())) WEFT_RETURN_IF_ERROR(store(type.dtype()).status());
-  }
-  std::vector<std::unique_ptr<RankCase>> cases;
-  for (int r = 0; r < ranks(); ++r) {
-    cases.push_back(std::make_unique<RankCase>(test, out, *pools_[static_cast<size_t>(r)], isa_, cached, r));
-    WEFT_RETURN_IF_ERROR(cases.back()->allocate(stores_));
+  std::vector<std::vector<std::unique_ptr<RankCase>>> cases(static_cast<size_t>(ranks()));
+  for (const OpCase* test : tests) {
+    WEFT_ASSIGN_OR_RETURN(const ValueTypes out, std::visit([&](const auto& op) { return op.infer(test->in); }, test->op));
+    for (const ValueType& type : test->in) {
+      if (!is_integer(type.dtype())) WEFT_RETURN_IF_ERROR(store(type.dtype()).status());
+    }
+    for (int r = 0; r < ranks(); ++r) {
+      auto& of_rank = cases[static_cast<size_t>(r)];
+      of_rank.push_back(std::make_unique<RankCase>(*test, out, *pools_[static_cast<size_t>(r)], isa_, cached, r));
+      WEFT_RETURN_IF_ERROR(of_rank.back()->allocate(stores_));
+    }
   }
   Meeting meeting(ranks());
   std::atomic<int64_t> calls{1};
@@ -191,13 +194,15 @@ Result<double> OpBench::measure(const OpCase& test, bool cached, double seconds)
   std::mutex mutex;
   Status failed;
   const auto rank = [&](int r) {
-    RankCase& mine = *cases[static_cast<size_t>(r)];
+    const auto& mine = cases[static_cast<size_t>(r)];
     const auto run = [&](int64_t n) {
       const auto start = Clock::now();
       for (int64_t i = 0; i < n; ++i) {
-        if (const Status status = mine.run(); !status.ok()) {
-          std::lock_guard lock(mutex);
-          failed = status;
+        for (const auto& test : mine) {
+          if (const Status status = test->run(); !status.ok()) {
+            std::lock_guard lock(mutex);
+            failed = status;
+          }
         }
       }
       return seconds_since(start) / static_cast<double>(n);

@@ -34,7 +34,10 @@ class OpBench {
 
   // Seconds of one call, median of a few samples. cached: stored inputs stay where they are; else every call finds other ones,
   // which no cache has. `seconds`: how long to measure, at least.
-  Result<double> measure(const OpCase& test, bool cached, double seconds);
+  Result<double> measure(const OpCase& test, bool cached, double seconds) { return measure_in_turn({{&test}}, cached, seconds); }
+  // Of one call of each, one after the other, as a step runs them: an op that others ran before finds its code and its values
+  // further away.
+  Result<double> measure_in_turn(const std::vector<const OpCase*>& tests, bool cached, double seconds);
 
  private:
   OpBench() = default;
