@@ -136,7 +136,7 @@ class Matrix {
 
   bool any_tolerance() const {
     return std::any_of(options_.layouts.begin(), options_.layouts.end(),
-                       [&](const Layout& layout) { return tolerance_of(layout, mode_.dtype) > 0; });
+                       [&](const Layout& layout) { return tolerance_of(layout, mode_.dtype).has_value(); });
   }
 
   // ---- Reference
@@ -184,9 +184,10 @@ class Matrix {
     if (!made.ok()) return made.status();
     Engine& engine = **made;
     WEFT_RETURN_IF_ERROR(engine.start_trace());
+    LogitsError error;
     for (size_t b = 0; b < batches_.size(); ++b) {
       std::string difference;
-      WEFT_RETURN_IF_ERROR(compare(engine, layout, b, line, difference));
+      WEFT_RETURN_IF_ERROR(compare(engine, layout, b, line, error, difference));
       if (difference.empty()) {
         ++line.batches_passed;
       } else if (line.detail.empty()) {
@@ -194,23 +195,27 @@ class Matrix {
         line.detail = fmt::format("{}: {}", batches_[b].name, difference);
       }
     }
+    if (const auto tolerance = tolerance_of(layout, mode_.dtype); tolerance && line.detail.empty()) {
+      line.detail = error.beyond(*tolerance);
+      if (!line.detail.empty()) line.outcome = VerifyLine::Outcome::kFail;
+    }
     return finish(std::move(line));
   }
 
   // The batch is played to its end, also behind a difference: the engine goes on to the next one.
-  Status compare(Engine& engine, const Layout& layout, size_t number, LayoutLine& line, std::string& difference) const {
+  Status compare(Engine& engine, const Layout& layout, size_t number, LayoutLine& line, LogitsError& error,
+                 std::string& difference) const {
     const BatchRecord& want = reference_[number];
     const bool fills = fills_graphs(layout);
-    const double tolerance = tolerance_of(layout, mode_.dtype);
-    LogitsError error;
+    const bool tolerance = tolerance_of(layout, mode_.dtype).has_value();
     size_t at = 0;
     WEFT_ASSIGN_OR_RETURN(std::vector<RankReport> before, engine.reports());
     const auto note = [&](std::string text) {
       if (difference.empty()) difference = std::move(text);
     };
     const auto visit = [&](const StepCall& call) -> Status {
-      WEFT_ASSIGN_OR_RETURN(const StepRecord found, record(engine, call, tolerance > 0));
-      if (tolerance > 0) {
+      WEFT_ASSIGN_OR_RETURN(const StepRecord found, record(engine, call, tolerance));
+      if (tolerance) {
         note(error.add(found, want.calls[at], at));
         line.rows += static_cast<int64_t>(found.values.size());
       } else {
@@ -233,7 +238,7 @@ class Matrix {
       for (size_t rank = 0; rank < caches.size(); ++rank) {
         if (!holds_caches(layout, static_cast<int>(rank), slot)) continue;
         for (const CacheHashes& cache : caches[rank]) seen.insert(cache.name);
-        if (tolerance > 0) continue;
+        if (tolerance) continue;
         const std::string text = cache_difference(caches[rank], want.caches[request], line.rows);
         if (!text.empty()) note(fmt::format("request {}, rank {}: {}", request, rank, text));
       }
@@ -242,9 +247,7 @@ class Matrix {
       }
       return {};
     };
-    WEFT_RETURN_IF_ERROR(play(engine, batches_[number], visit, at_end));
-    note(error.beyond(tolerance));
-    return {};
+    return play(engine, batches_[number], visit, at_end);
   }
 
   // ---- Lines

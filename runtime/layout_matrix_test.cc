@@ -217,15 +217,16 @@ TEST(LayoutCompare, MergedLayoutsHaveATolerance) {
   const StepRecord want = step({{3, 4}, {0, -5}});
   LogitsError close, far, broken, other;
   EXPECT_EQ(close.add(step({{3, 4}, {0, -5.005f}}), want, 0), "");
-  EXPECT_EQ(close.beyond(1e-3), "");
-  EXPECT_NE(close.beyond(1e-4), "");
+  EXPECT_EQ(close.beyond({1e-3, 2e-3}), "");
+  EXPECT_NE(close.beyond({1e-4, 2e-3}), "");
+  EXPECT_EQ(close.beyond({1e-3, 1e-4}), "half of the 1 logit rows that differ do so by 0.001 of their root mean square or more, tolerance 0.0001");
   EXPECT_EQ(far.add(step({{3, 4}, {5, -5}}), want, 0), "");
-  EXPECT_EQ(far.beyond(0.5), "logits differ by 0.707 of their root mean square, tolerance 0.5");
+  EXPECT_EQ(far.beyond({0.5, 2}), "logits differ by 0.707 of their root mean square, tolerance 0.5");
   EXPECT_EQ(broken.add(step({{3, std::nanf("")}, {0, -5}}), want, 0), "");
-  EXPECT_NE(broken.beyond(0.5), "");
+  EXPECT_NE(broken.beyond({0.5, 0.5}), "");
   EXPECT_NE(other.add(step({{3, 4}}), want, 0), "");
-  EXPECT_EQ(tolerance_of(parse_layout("tp2dcp2").value(), DType::kF32), 0);
-  EXPECT_GT(tolerance_of(parse_layout("tp2dcp2+dcp_mode=merge").value(), DType::kBF16), 0);
+  EXPECT_FALSE(tolerance_of(parse_layout("tp2dcp2").value(), DType::kF32).has_value());
+  EXPECT_TRUE(tolerance_of(parse_layout("tp2dcp2+dcp_mode=merge").value(), DType::kBF16).has_value());
 }
 
 }  // namespace
