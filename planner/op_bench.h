@@ -32,8 +32,8 @@ class OpBench {
   int ranks() const { return static_cast<int>(pools_.size()); }
   int threads() const { return pools_[0]->size(); }
 
-  // Seconds of one call, median of a few samples. cached: stored inputs stay where they are; else every call finds other ones,
-  // which no cache has. `seconds`: how long to measure, at least.
+  // Seconds of one call, median of a few samples. Every call finds other stored inputs: cached, of a few megabytes that the
+  // last-level cache holds, else such as no cache has. `seconds`: how long to measure, at least.
   Result<double> measure(const OpCase& test, bool cached, double seconds) { return measure_in_turn({{&test}}, cached, seconds); }
   // Of one call of each, one after the other, as a step runs them: an op that others ran before finds its code and its values
   // further away.
