@@ -109,7 +109,8 @@ class RankCase {
     for (Moving& m : moving_) {
       const int64_t bytes = align_up(in_[m.input].type.bytes(), kPage);
       // What stays in the last-level cache is not what the last call left in the nearest one: a step reads all of it in turn.
-      const int64_t first = cached_ ? m.first : 0, end = cached_ ? std::min(m.first + std::max(bytes, kStays), m.store->size()) : m.store->size();
+      const int64_t first = cached_ ? std::min(m.first, m.store->size() - bytes) : 0;
+      const int64_t end = cached_ ? std::min(first + std::max(bytes, kStays), m.store->size()) : m.store->size();
       if (m.at + bytes > end) m.at = first;
       in_[m.input].data = m.store->data() + m.at;
       m.at += bytes;
