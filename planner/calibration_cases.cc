@@ -90,6 +90,7 @@ CalibrationTable attention_table() {
   return table;
 }
 
+// Numbers of any scale: the kernel's short cut for rows whose blocks are alike is not what real keys take.
 CalibrationTable index_table() {
   CalibrationTable table{"index_topk", {"rows", "columns", "count"}, {3, 3, 2}, {}, false};
   constexpr int64_t kRatio = 4, kDim = 128;
@@ -99,7 +100,6 @@ CalibrationTable index_table() {
         const int64_t context = entries * kRatio;
         OpCase c{.op = IndexTopK{.ratio = kRatio, .top_k = top_k, .weight_scale = 0.1, .max_context = context},
                  .in = {rows_of(kBF16, {rows, heads, kDim}), rows_of(kBF16, {rows, heads}), fixed(kBF16, {entries / kPageEntries, kPageEntries, kDim})}};
-        c.on_fp4_grid = {0, 2};
         one_row_each(c, rows, context, entries);
         table.cases.push_back(std::move(c));
       }

@@ -97,11 +97,6 @@ class RankCase {
       const int64_t places = 8, place = (rank_ + 3 * static_cast<int64_t>(i)) % places;
       moving_[i].at = moving_[i].first = place * (moving_[i].store->size() / places / kPage * kPage);
     }
-    const Quantise round_trip{.format = QuantFormat::kFp4, .end = 128, .block = 32, .hadamard = true};
-    for (const size_t i : test_.on_fp4_grid) {
-      const TensorType& type = in_[i].type;
-      round_trip.apply(in_[i].data, type.dtype, type.shape.num_rows(), type.shape.back(), isa_);
-    }
     return {};
   }
 

@@ -18,7 +18,6 @@ struct OpCase {
   std::vector<ValueType> in;
   std::vector<char> stored = {};                            // by input: weights and caches
   std::map<size_t, std::vector<int32_t>> integers = {};     // by input
-  std::vector<size_t> on_fp4_grid = {};                     // inputs that went through the indexer's round trip
   std::vector<Segment> segments = {};
   std::vector<std::vector<int32_t>> pages = {};             // by request slot
 };
