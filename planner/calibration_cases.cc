@@ -100,6 +100,7 @@ CalibrationTable index_table() {
         const int64_t context = entries * kRatio;
         OpCase c{.op = IndexTopK{.ratio = kRatio, .top_k = top_k, .weight_scale = 0.1, .max_context = context},
                  .in = {rows_of(kBF16, {rows, heads, kDim}), rows_of(kBF16, {rows, heads}), fixed(kBF16, {entries / kPageEntries, kPageEntries, kDim})}};
+        c.any_scale = {0, 2};
         one_row_each(c, rows, context, entries);
         table.cases.push_back(std::move(c));
       }

@@ -18,6 +18,7 @@ struct OpCase {
   std::vector<ValueType> in;
   std::vector<char> stored = {};                            // by input: weights and caches
   std::map<size_t, std::vector<int32_t>> integers = {};     // by input
+  std::vector<size_t> any_scale = {};                       // BF16 inputs whose numbers have very different magnitudes
   std::vector<Segment> segments = {};
   std::vector<std::vector<int32_t>> pages = {};             // by request slot
 };
