@@ -120,11 +120,20 @@ class Enumeration {
           if (options_.breadth == SpaceBreadth::kUsual && (variation.usual >> (value - 1) & 1) == 0) continue;
           Layout alone = layout;
           variation.set(alone, value);
-          if (has_effect(alone) && legal(alone)) values.back().push_back(value);
+          if (has_effect(alone) && known(variation, value) && legal(alone)) values.back().push_back(value);
         }
       }
       combine(layout, values, 0);
     }
+  }
+
+  // Whether the model has what is chosen of (a gate, per-layer embeddings): other engines have other limits, but the same model.
+  bool known(const Variation& variation, int value) const {
+    if (options_.executor_limits) return true;
+    Layout alone;
+    variation.set(alone, value);
+    const bool of_model = alone.gate != GateChoice::kReplicated || alone.ple != PleChoice::kReplicated || alone.ple_tier != PleTier::kMemory;
+    return !of_model || model_.check_layout(alone).ok();
   }
 
   void combine(const Layout& layout, const std::vector<std::vector<int>>& values, size_t next) {

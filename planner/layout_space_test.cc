@@ -80,7 +80,7 @@ TEST(LayoutSpace, UsualIsPartOfAllAndOtherEnginesTakeMore) {
   const auto model = load_test_model("sample/austen-v4");
   LayoutSpaceOptions all;
   all.breadth = SpaceBreadth::kAll;
-  for (const int devices : {2, 4, 8}) {
+  for (const int devices : {2, 3}) {
     const auto usual = texts_of(enumerate_layouts(*model, devices).layouts), every = texts_of(enumerate_layouts(*model, devices, all).layouts);
     EXPECT_TRUE(std::includes(every.begin(), every.end(), usual.begin(), usual.end())) << devices;
     EXPECT_LT(usual.size(), every.size()) << devices;

@@ -36,8 +36,9 @@ Layout phase_layout(const Layout& layout, StepPhase phase) {
 
 CacheCapacity shared_cache(const Layout& layout, const CacheCapacity& cache) {
   CacheCapacity shared = cache;
-  // Other splits have room for rows by requests; dcp and owned caches lie in pieces.
-  if (layout.split == TokenSplit::kFlat && layout.mesh.dcp == 1) shared.num_slots = shared.num_pages = 1;
+  // Other splits and split compressors have room for rows by requests; dcp and owned caches lie in pieces.
+  const bool by_rows = layout.split == TokenSplit::kFlat && layout.compressor == CompressorChoice::kFull;
+  if (by_rows && layout.mesh.dcp == 1) shared.num_slots = shared.num_pages = 1;
   return shared;
 }
 
