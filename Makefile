@@ -2,7 +2,7 @@
 #
 #   make demo      install missing packages, build, generate text with the sample model
 #   make test      the same, with warnings as errors; all tests but the long ones; unit tests under ASan and UBSan
-#   make verify    the long bitwise comparisons
+#   make verify    the long bitwise comparisons; tests of the whole program under ASan and UBSan
 #   make bench     what this machine can do, the kernels, and the sample model, in speed
 #   make fuzz      every fuzzer for FUZZ_SECONDS
 #   make install PREFIX=/usr/local
@@ -50,6 +50,9 @@ verify: packages
 	ctest --preset release -j $(JOBS) -L 'slow|full'
 	$(WEFT) verify $(SAMPLE)
 	$(WEFT) verify $(SAMPLE) --layouts all --ranks 2,4
+	@$(call configure,dev)
+	@cmake --build --preset dev -j $(JOBS)
+	ctest --preset dev -j $(JOBS) -L 'unit|program'
 
 bench: release
 	$(WEFT) bench kernels
