@@ -3,10 +3,10 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include <fmt/ranges.h>
 
+#include "base/edit_distance.h"
 #include "io/safetensors_writer.h"
 
 namespace weft {
@@ -14,22 +14,6 @@ namespace {
 
 bool matches(const std::string& pattern, const std::string& name) {
   return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-}
-
-// Letters to insert, delete or replace. Source: Wagner, Fischer, "The string-to-string correction problem", JACM 1974.
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
 }
 
 }  // namespace

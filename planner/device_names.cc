@@ -1,8 +1,8 @@
 // Words of the enums, and names that are close to a wrong one.
 #include <algorithm>
 #include <array>
-#include <numeric>
 
+#include "base/edit_distance.h"
 #include "planner/cost_model.h"
 #include "planner/device_profile.h"
 
@@ -34,26 +34,6 @@ std::string_view cost_source_name(CostSource source) {
   constexpr std::array<std::string_view, 3> kNames = {"measured", "interpolated", "roofline"};
   return kNames[static_cast<size_t>(source)];
 }
-
-namespace {
-
-// Insertions, deletions and exchanges that make b of a.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
-}  // namespace
 
 std::vector<std::string> nearest_names(std::string_view wanted, const std::vector<std::string>& names, size_t at_most) {
   // Part of a name counts as close ("h100" for "h100-sxm"), and its first word may stand for it.
