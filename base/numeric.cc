@@ -6,7 +6,6 @@ namespace weft {
 namespace {
 
 constexpr float kE2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-constexpr float kE4m3Max = 448.0f;
 constexpr float kE4m3SubnormalStep = 0x1p-9f;
 constexpr float kE4m3MinNormal = 0x1p-6f;
 

@@ -352,7 +352,6 @@ Work SharedQuantise::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
 }
 
 Status SharedQuantise::run(RunContext& ctx) const {
-  constexpr float kMinAbsmax = 1e-4f, kMax = 448.0f;
   const TensorView &x = ctx.in[0], &y = ctx.out[0];
   const int64_t rows = x.shape()[0], width = row_width(x.shape()), blocks = ceil_div(width * size, kQuantBlock);
   Communicator& group = group_of(ctx, axis, size);
@@ -366,7 +365,7 @@ Status SharedQuantise::run(RunContext& ctx) const {
   auto* maxima = reinterpret_cast<float*>(ctx.scratch.data() + aligned(rows * blocks * 4));
   for (int64_t t = 0; t < rows; ++t) {
     float* row = mine + t * blocks;
-    std::fill(row, row + blocks, kMinAbsmax);
+    std::fill(row, row + blocks, kE4m3LeastAbsmax);
     for (int64_t c = 0; c < width; ++c) {  // NaN is skipped, as in kernels/linear
       float& largest = row[(first + c) / kQuantBlock];
       const float v = std::fabs(at(t, c));
@@ -376,8 +375,7 @@ Status SharedQuantise::run(RunContext& ctx) const {
   WEFT_RETURN_IF_ERROR(group.all_reduce_max(ctx.name, mine, maxima, rows * blocks));
   for (int64_t t = 0; t < rows; ++t) {
     for (int64_t c = 0; c < width; ++c) {
-      const float scale = power_of_two_above(maxima[t * blocks + (first + c) / kQuantBlock] * (1.0f / kMax));
-      const float value = e4m3_to_float(float_to_e4m3(at(t, c) / scale)) * scale;
+      const float value = e4m3_round_trip(at(t, c), e4m3_block_scale(maxima[t * blocks + (first + c) / kQuantBlock]));
       if (narrow) {
         y.as<bf16>()[t * width + c] = to_bf16(value);
       } else {

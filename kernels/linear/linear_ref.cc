@@ -12,8 +12,6 @@ namespace {
 #include "kernels/linear/weight_view-inl.h"
 
 constexpr int64_t kFp8Block = 128;
-constexpr float kFp8MinAbsmax = 1e-4f;
-constexpr float kFp8Max = 448.0f;
 
 float element(const void* x, DType dtype, int64_t i) {
   return dtype == DType::kF32 ? static_cast<const float*>(x)[i] : to_float(static_cast<const bf16*>(x)[i]);
@@ -37,9 +35,8 @@ float absmax(const float* x, int64_t n, float least) {
 }
 
 void quantise_fp8(float* x, int64_t n) {
-  const float a = absmax(x, n, kFp8MinAbsmax);
-  const float scale = power_of_two_above(a * (1.0f / kFp8Max));
-  for (int64_t i = 0; i < n; ++i) x[i] = e4m3_to_float(float_to_e4m3(x[i] / scale)) * scale;
+  const float scale = e4m3_block_scale(absmax(x, n, kE4m3LeastAbsmax));
+  for (int64_t i = 0; i < n; ++i) x[i] = e4m3_round_trip(x[i], scale);
 }
 
 float lane_tree(float (&lane)[kLanes]) {

@@ -7,26 +7,20 @@
 namespace weft {
 namespace {
 
-struct Format {
-  float max_value;    // largest value of the format
-  float inverse_max;  // fp32(1 / max_value)
-  float min_absmax;
-};
-constexpr Format kFp8Format = {448.0f, 1.0f / 448.0f, 1e-4f};
-constexpr Format kFp4Format = {6.0f, 1.0f / 6.0f, 6 * 0x1p-126f};
+constexpr float kE2m1Max = 6.0f, kE2m1LeastAbsmax = 6 * 0x1p-126f;
 
-float round_trip(QuantFormat format, float x) {
-  return format == QuantFormat::kFp8 ? e4m3_to_float(float_to_e4m3(x)) : e2m1_to_float(float_to_e2m1(x));
+float e2m1_round_trip(float x, float scale) {
+  return e2m1_to_float(float_to_e2m1(std::clamp(x / scale, -kE2m1Max, kE2m1Max))) * scale;
 }
 
 void quantise_block(const QuantiseArgs& args, int64_t y0, int64_t begin, int64_t end, const float* v) {
-  const Format& format = args.format == QuantFormat::kFp8 ? kFp8Format : kFp4Format;
-  float absmax = format.min_absmax;
+  const bool fp8 = args.format == QuantFormat::kFp8;
+  float absmax = fp8 ? kE4m3LeastAbsmax : kE2m1LeastAbsmax;
   for (int64_t i = begin; i < end; ++i) absmax = std::max(absmax, std::fabs(v[i - begin]));
-  const float s = power_of_two_above(absmax * format.inverse_max);
+  const float scale = fp8 ? e4m3_block_scale(absmax) : power_of_two_above(absmax * (1.0f / kE2m1Max));
   for (int64_t i = begin; i < end; ++i) {
-    const float q = std::clamp(v[i - begin] / s, -format.max_value, format.max_value);
-    store_element(args.y, args.dtype, y0 + i, round_trip(args.format, q) * s);
+    const float x = v[i - begin];
+    store_element(args.y, args.dtype, y0 + i, fp8 ? e4m3_round_trip(x, scale) : e2m1_round_trip(x, scale));
   }
 }
 
