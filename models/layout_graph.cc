@@ -107,11 +107,27 @@ Placements weight_placement(const Layout& layout, StepPhase phase, WeightSplit s
   return placements;
 }
 
+std::string check_shares(std::string_view what, int64_t n, std::string_view axis, int64_t size) {
+  const Status status = check_divisible(what, n, axis, size);
+  return status.ok() ? "" : std::string(status.message());
+}
+
 std::string check_canonical_blocks(std::string_view what, int64_t inputs, int64_t tp) {
   const int64_t blocks = canonical_blocks(inputs);
   if (blocks % tp == 0) return "";
   return fmt::format("{} has {} inputs, a sum of {} canonical blocks, which tp {} does not divide; usable sizes: {}", what, inputs,
                      blocks, tp, usable_sizes(blocks));
+}
+
+std::string check_inner(std::string_view what, std::string_view back, int64_t inner, int64_t tp) {
+  const std::string uneven = check_shares(what, inner, "tp", tp);
+  return uneven.empty() ? check_canonical_blocks(back, inner, tp) : uneven;
+}
+
+std::string check_expert_shares(const Layout& layout, int64_t inner, int64_t hidden) {
+  if (layout.moe != MoeChoice::kTp) return "";
+  const std::string uneven = check_shares("moe_intermediate_size", inner, "tp", layout.mesh.tp);
+  return uneven.empty() ? check_shares("hidden_size", hidden, "tp", layout.mesh.tp) : uneven;
 }
 
 Status check_executable(const Layout& layout) {

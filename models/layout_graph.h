@@ -28,8 +28,15 @@ Result<std::vector<int64_t>> stage_begins(const Model& model, int64_t stages);
 Result<StageGraph> build_stage(const Model& model, GraphKind kind, const GraphOptions& options, const Layout& layout,
                                StepPhase phase, int stage);
 
-// The sum over the inputs of a row-parallel layer is split in whole canonical blocks: what is wrong with that, or "".
+// What is wrong with a split, or "", for the rules of families.
+// `size` ranks of `axis` take equal shares of n things.
+std::string check_shares(std::string_view what, int64_t n, std::string_view axis, int64_t size);
+// The sum over the inputs of a row-parallel layer is split in whole canonical blocks.
 std::string check_canonical_blocks(std::string_view what, int64_t inputs, int64_t tp);
+// Equal shares of inner features, and the sum over them in the layer `back`.
+std::string check_inner(std::string_view what, std::string_view back, int64_t inner, int64_t tp);
+// moe=tp: shares of the inner features of all experts, then of their outputs.
+std::string check_expert_shares(const Layout& layout, int64_t inner, int64_t hidden);
 
 // Rules that hold for every family: what weft can execute today.
 Status check_executable(const Layout& layout);

@@ -5,30 +5,22 @@
 namespace weft::deepseek_v4 {
 namespace {
 
-std::string divisible(std::string_view what, int64_t n, std::string_view axis, int64_t size) {
-  const Status status = check_divisible(what, n, axis, size);
-  return status.ok() ? "" : std::string(status.message());
-}
-
 using Rule = LayoutRule<Config>;
 constexpr Rule kRules[] = {
-    {"heads", [](const Layout& l, const Config& c) { return divisible("num_attention_heads", c.num_attention_heads, "tp", l.mesh.tp); }},
-    {"groups", [](const Layout& l, const Config& c) { return divisible("o_groups", c.o_groups, "tp", l.mesh.tp); }},
+    {"heads", [](const Layout& l, const Config& c) { return check_shares("num_attention_heads", c.num_attention_heads, "tp", l.mesh.tp); }},
+    {"groups", [](const Layout& l, const Config& c) { return check_shares("o_groups", c.o_groups, "tp", l.mesh.tp); }},
     {"output blocks", [](const Layout& l, const Config& c) { return check_canonical_blocks("wo_b", c.o_groups * c.o_lora_rank, l.mesh.tp); }},
     {"vocabulary", [](const Layout& l, const Config& c) {
-       return l.lm_head == WeightChoice::kReplicated ? "" : divisible("vocab_size", c.vocab_size, "tp", l.mesh.tp);
+       return l.lm_head == WeightChoice::kReplicated ? "" : check_shares("vocab_size", c.vocab_size, "tp", l.mesh.tp);
      }},
     {"shared expert", [](const Layout& l, const Config& c) {
        if (l.shared == WeightChoice::kReplicated) return std::string();
-       const int64_t inner = c.moe_intermediate_size * c.n_shared_experts;
-       const std::string uneven = divisible("moe_intermediate_size x n_shared_experts", inner, "tp", l.mesh.tp);
-       return uneven.empty() ? check_canonical_blocks("shared_experts.w2", inner, l.mesh.tp) : uneven;
+       return check_inner("moe_intermediate_size x n_shared_experts", "shared_experts.w2",
+                          c.moe_intermediate_size * c.n_shared_experts, l.mesh.tp);
      }},
-    {"experts", [](const Layout& l, const Config& c) { return divisible("n_routed_experts", c.n_routed_experts, "ep", l.mesh.ep); }},
+    {"experts", [](const Layout& l, const Config& c) { return check_shares("n_routed_experts", c.n_routed_experts, "ep", l.mesh.ep); }},
     {"shares of experts", [](const Layout& l, const Config& c) {
-       if (l.moe != MoeChoice::kTp) return std::string();
-       const std::string uneven = divisible("moe_intermediate_size", c.moe_intermediate_size, "tp", l.mesh.tp);
-       return uneven.empty() ? divisible("hidden_size", c.hidden_size, "tp", l.mesh.tp) : uneven;
+       return check_expert_shares(l, c.moe_intermediate_size, c.hidden_size);
      }},
     {"stages", [](const Layout& l, const Config& c) {
        if (l.mesh.pp <= c.num_hidden_layers) return std::string();

@@ -8,42 +8,29 @@
 namespace weft::glm_moe_dsa {
 namespace {
 
-std::string divisible(std::string_view what, int64_t n, std::string_view axis, int64_t size) {
-  const Status status = check_divisible(what, n, axis, size);
-  return status.ok() ? "" : std::string(status.message());
-}
-
-// Inner features, and the sum over them on the way back.
-std::string splits_inner(std::string_view what, std::string_view back, int64_t inner, int64_t tp) {
-  const std::string uneven = divisible(what, inner, "tp", tp);
-  return uneven.empty() ? check_canonical_blocks(back, inner, tp) : uneven;
-}
-
 using Rule = LayoutRule<Config>;
 constexpr Rule kRules[] = {
-    {"heads", [](const Layout& l, const Config& c) { return divisible("num_attention_heads", c.num_attention_heads, "tp", l.mesh.tp); }},
+    {"heads", [](const Layout& l, const Config& c) { return check_shares("num_attention_heads", c.num_attention_heads, "tp", l.mesh.tp); }},
     {"output blocks", [](const Layout& l, const Config& c) {
        return l.o_proj == OProjChoice::kReplicated && l.attention == AttentionChoice::kDsaCp && l.split == TokenSplit::kOwned
                   ? std::string()
                   : check_canonical_blocks("o_proj", c.num_attention_heads * c.v_head_dim, l.mesh.tp);
      }},
     {"vocabulary", [](const Layout& l, const Config& c) {
-       return l.lm_head == WeightChoice::kReplicated ? "" : divisible("vocab_size", c.vocab_size, "tp", l.mesh.tp);
+       return l.lm_head == WeightChoice::kReplicated ? "" : check_shares("vocab_size", c.vocab_size, "tp", l.mesh.tp);
      }},
     {"dense layers", [](const Layout& l, const Config& c) {
        if (c.first_k_dense_replace == 0) return std::string();
-       return splits_inner("intermediate_size", "mlp.down_proj", c.intermediate_size, l.mesh.tp);
+       return check_inner("intermediate_size", "mlp.down_proj", c.intermediate_size, l.mesh.tp);
      }},
     {"shared expert", [](const Layout& l, const Config& c) {
        if (l.shared == WeightChoice::kReplicated) return std::string();
-       return splits_inner("moe_intermediate_size x n_shared_experts", "shared_experts.down_proj",
-                           c.moe_intermediate_size * c.n_shared_experts, l.mesh.tp);
+       return check_inner("moe_intermediate_size x n_shared_experts", "shared_experts.down_proj",
+                          c.moe_intermediate_size * c.n_shared_experts, l.mesh.tp);
      }},
-    {"experts", [](const Layout& l, const Config& c) { return divisible("n_routed_experts", c.n_routed_experts, "ep", l.mesh.ep); }},
+    {"experts", [](const Layout& l, const Config& c) { return check_shares("n_routed_experts", c.n_routed_experts, "ep", l.mesh.ep); }},
     {"shares of experts", [](const Layout& l, const Config& c) {
-       if (l.moe != MoeChoice::kTp) return std::string();
-       const std::string uneven = divisible("moe_intermediate_size", c.moe_intermediate_size, "tp", l.mesh.tp);
-       return uneven.empty() ? divisible("hidden_size", c.hidden_size, "tp", l.mesh.tp) : uneven;
+       return check_expert_shares(l, c.moe_intermediate_size, c.hidden_size);
      }},
     {"stages", [](const Layout& l, const Config& c) {
        const int64_t starts = std::count(c.full_indexer.begin(), c.full_indexer.end(), true);
