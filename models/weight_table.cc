@@ -4,30 +4,22 @@
 #include <set>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "base/check.h"
 
 namespace weft {
 namespace {
 
-constexpr size_t kMaxListed = 10;
 constexpr std::string_view kWeightSuffix = ".weight";
-
-std::string listed(std::string_view what, const std::vector<std::string>& names) {
-  if (names.empty()) return "";
-  const std::span<const std::string> shown(names.data(), std::min(names.size(), kMaxListed));
-  return fmt::format("; {} ({}): {}{}", what, names.size(), fmt::join(shown, ", "), shown.size() < names.size() ? ", ..." : "");
-}
 
 bool is_stacked(const Weight& w, const Checkpoint& checkpoint) {
   return w.num_experts > 0 && !w.stacked_name.empty() && checkpoint.has_name(w.stacked_name);
 }
 
-// Finds tensors and keeps account of what is missing, wrong and left over.
+// Finds the tensors of weights.
 class Binder {
  public:
-  explicit Binder(const Checkpoint& checkpoint) : checkpoint_(checkpoint), used_(checkpoint.entries().size(), false) {}
+  explicit Binder(const Checkpoint& checkpoint) : checkpoint_(checkpoint), tensors_(checkpoint) {}
 
   // One pointer per expert, or one for a weight that is not stacked; none if something is missing or wrong.
   std::vector<const std::byte*> locate(const Weight& w, const SideTensor* side) {
@@ -36,23 +28,15 @@ class Binder {
     if (is_stacked(w, checkpoint_)) {
       add_slices(w, w.stacked_name + (side != nullptr ? side->stacked_suffix : ""), type, parts);
     } else if (w.num_experts > 0) {
-      for (int64_t e = 0; e < w.num_experts; ++e) parts.push_back(locate(name_of(expert_name(w.tensor_name, e), side), expert_type(type)));
+      for (int64_t e = 0; e < w.num_experts; ++e) parts.push_back(tensors_.take(name_of(expert_name(w.tensor_name, e), side), expert_type(type)));
     } else {
-      parts.push_back(locate(name_of(w.tensor_name, side), type));
+      parts.push_back(tensors_.take(name_of(w.tensor_name, side), type));
     }
     if (std::find(parts.begin(), parts.end(), nullptr) != parts.end()) parts.clear();  // the reason is recorded
     return parts;
   }
 
-  Status finish(std::string_view problems) {
-    std::vector<std::string> extra;
-    for (size_t i = 0; i < used_.size(); ++i) {
-      if (!used_[i]) extra.emplace_back(checkpoint_.entries()[i].name);
-    }
-    if (missing_.empty() && extra.empty() && wrong_.empty() && problems.empty()) return {};
-    return invalid_argument(fmt::format("{}: the tensors do not fit config.json{}{}{}{}", checkpoint_.dir().string(), problems,
-                                        listed("missing", missing_), listed("unexpected", extra), listed("wrong", wrong_)));
-  }
+  Status finish(std::string_view problems) const { return tensors_.finish(problems); }
 
  private:
   static std::string name_of(const std::string& tensor_name, const SideTensor* side) {
@@ -63,33 +47,14 @@ class Binder {
   void add_slices(const Weight& w, const std::string& name, const TensorType& type, std::vector<const std::byte*>& out) {
     TensorType whole = type;
     whole.shape[1] *= w.stacked_parts;
-    const std::byte* data = locate(name, whole);
+    const std::byte* data = tensors_.take(name, whole);
     if (data == nullptr) return;
     const int64_t slice = type.bytes() / type.shape[0];
     for (int64_t e = 0; e < w.num_experts; ++e) out.push_back(data + (e * w.stacked_parts + w.stacked_part) * slice);
   }
 
-  const std::byte* locate(const std::string& name, const TensorType& type) {
-    const Checkpoint::Entry* entry = checkpoint_.find(name);
-    if (entry == nullptr) {
-      report(missing_, name);
-      return nullptr;
-    }
-    used_[static_cast<size_t>(entry - checkpoint_.entries().data())] = true;
-    if (entry->type == type) return entry->data;
-    report(wrong_, fmt::format("'{}' is {}, expected {}", name, to_string(entry->type), to_string(type)));
-    return nullptr;
-  }
-
-  // Weights that share a tensor give one line.
-  static void report(std::vector<std::string>& list, std::string line) {
-    const auto recent = list.end() - static_cast<ptrdiff_t>(std::min<size_t>(list.size(), 4));
-    if (std::find(recent, list.end(), line) == list.end()) list.push_back(std::move(line));
-  }
-
   const Checkpoint& checkpoint_;
-  std::vector<bool> used_;
-  std::vector<std::string> missing_, wrong_;
+  CheckpointTensors tensors_;
 };
 
 int64_t read_per_token(const Weight& w, int64_t bytes, int64_t picked, int64_t vocab_size) {
@@ -117,18 +82,10 @@ int64_t Weight::elements() const {
   return elements;
 }
 
-std::string expert_name(std::string_view pattern, int64_t expert) {
-  const size_t at = pattern.find("{}");
-  WEFT_CHECK(at != pattern.npos, "{}", pattern);
-  return fmt::format("{}{}{}", pattern.substr(0, at), expert, pattern.substr(at + 2));
-}
-
 std::string side_name(std::string_view tensor_name, std::string_view suffix) {
   WEFT_CHECK(tensor_name.ends_with(kWeightSuffix), "{}", tensor_name);
   return fmt::format("{}{}", tensor_name.substr(0, tensor_name.size() - kWeightSuffix.size()), suffix);
 }
-
-TensorType expert_type(const TensorType& stacked) { return {stacked.dtype, Shape(stacked.shape.dims().subspan(1))}; }
 
 std::vector<FileTensor> file_tensors(std::span<const Weight> weights) {
   std::vector<FileTensor> out;
@@ -203,15 +160,7 @@ Result<WeightData> bind_weights(std::vector<Weight> weights, const Checkpoint& c
   const auto add = [&](const Weight& w, const SideTensor* side) {
     const std::vector<const std::byte*> parts = binder.locate(w, side);
     if (parts.empty()) return;
-    const auto writable = [](const std::byte* p) { return const_cast<std::byte*>(p); };  // never written through
-    TensorView view{side != nullptr ? side->type : w.type, nullptr, {}};
-    if (w.num_experts == 0) {
-      view.data = writable(parts[0]);
-    } else {
-      data.parts_.push_back(std::make_unique<void*[]>(parts.size()));
-      std::transform(parts.begin(), parts.end(), data.parts_.back().get(), writable);
-      view.parts = {data.parts_.back().get(), parts.size()};
-    }
+    const TensorView view = weight_view(side != nullptr ? side->type : w.type, w.num_experts, parts, data.parts_);
     data.views_.emplace(side != nullptr ? fmt::format("{}.{}", w.name, side->name) : w.name, view);
   };
   for (const Weight& w : data.weights_) {
@@ -242,7 +191,7 @@ Status match_names(std::span<const Weight> weights, const Checkpoint& checkpoint
   }
   if (missing.empty() && extra.empty()) return {};
   return invalid_argument(fmt::format("{}: the names in the index do not fit config.json{}{}", checkpoint.dir().string(),
-                                      listed("missing", missing), listed("unexpected", extra)));
+                                      listed_names("missing", missing), listed_names("unexpected", extra)));
 }
 
 }  // namespace weft

@@ -18,6 +18,7 @@
 #include "base/function_ref.h"
 #include "base/status.h"
 #include "io/checkpoint.h"
+#include "models/checkpoint_tensors.h"
 #include "models/model_summary.h"
 #include "models/weight_split.h"
 #include "tensor/tensor.h"
@@ -55,11 +56,8 @@ struct Weight {
   int64_t parameters() const { return type.shape.num_elements(); }
 };
 
-// The name of a tensor of a weight: with the expert filled in, and with the suffix of a side instead of ".weight".
-std::string expert_name(std::string_view pattern, int64_t expert);
+// The name of a tensor of a weight, with the suffix of a side instead of ".weight".
 std::string side_name(std::string_view tensor_name, std::string_view suffix);
-// A stacked type without its first dim.
-TensorType expert_type(const TensorType& stacked);
 
 // Names and types as an official file has them, stacked weights taken apart.
 struct FileTensor {

@@ -2,14 +2,11 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "models/deepseek_v4/weights.h"
 
 namespace weft::deepseek_v4 {
 namespace {
-
-constexpr size_t kMaxListed = 10;
 
 enum class Spelling { kOfficial, kTransformers };
 
@@ -57,8 +54,7 @@ std::optional<DType> logical_dtype(WeightKind kind, DType stored) {
 class Binder {
  public:
   Binder(const Config& config, const Checkpoint& checkpoint)
-      : config_(config), checkpoint_(checkpoint), spelling_(spelling_of(checkpoint)),
-        used_(checkpoint.entries().size(), false) {}
+      : config_(config), checkpoint_(checkpoint), spelling_(spelling_of(checkpoint)), tensors_(checkpoint) {}
 
   // The table's weight with the storage found in the files.
   Weight resolve(const Weight& announced) {
@@ -80,39 +76,21 @@ class Binder {
     add_parts(s, s.name, w.type, w.num_experts, parts.weight);
     if (w.scale) add_parts(s, s.scale_name, *w.scale, w.num_experts, parts.scale);
     if (w.scale && !config_.fp8) {
-      report(wrong_,
-             fmt::format("'{}' is {} but config.json has no quantization_config", s.name, dtype_name(w.type.dtype)));
+      tensors_.wrong(fmt::format("'{}' is {} but config.json has no quantization_config", s.name, dtype_name(w.type.dtype)));
     }
     return parts;
   }
 
-  Status finish() {
-    std::vector<std::string> extra;
-    for (size_t i = 0; i < used_.size(); ++i) {
-      if (!used_[i]) extra.emplace_back(checkpoint_.entries()[i].name);
-    }
-    if (missing_.empty() && extra.empty() && wrong_.empty()) return {};
-    std::string message = fmt::format("{}: the tensors do not fit config.json", checkpoint_.dir().string());
-    const auto add = [&](std::string_view what, const std::vector<std::string>& list) {
-      if (list.empty()) return;
-      const std::span<const std::string> shown(list.data(), std::min(list.size(), kMaxListed));
-      message += fmt::format("; {} ({}): {}{}", what, list.size(), fmt::join(shown, ", "),
-                             shown.size() < list.size() ? ", ..." : "");
-    };
-    add("missing", missing_);
-    add("unexpected", extra);
-    add("wrong", wrong_);
-    return invalid_argument(std::move(message));
-  }
+  Status finish() const { return tensors_.finish(); }
 
  private:
   void add_parts(const Source& s, const std::string& name, const TensorType& type, int64_t num_experts,
                  std::vector<const std::byte*>& out) {
     if (!s.per_expert && !s.stacked) {
-      out.push_back(locate_tensor(name, stored_type(type)));
+      out.push_back(tensors_.take(name, stored_type(type)));
     } else if (s.per_expert) {
       const TensorType each = stored_type(expert_type(type));
-      for (int64_t e = 0; e < num_experts; ++e) out.push_back(locate_tensor(expert_name(name, e), each));
+      for (int64_t e = 0; e < num_experts; ++e) out.push_back(tensors_.take(expert_name(name, e), each));
     } else {
       add_slices(s, name, stored_type(type), out);
     }
@@ -125,47 +103,18 @@ class Binder {
                   std::vector<const std::byte*>& out) {
     TensorType whole = type;
     if (s.gate_up) whole.shape[1] *= 2;
-    const std::byte* data = locate_tensor(name, whole);
+    const std::byte* data = tensors_.take(name, whole);
     if (data == nullptr) return;
     const int64_t slice = whole.bytes() / whole.shape[0];
     const int64_t first = s.first_row > 0 ? slice / 2 : 0;
     for (int64_t e = 0; e < whole.shape[0]; ++e) out.push_back(data + e * slice + first);
   }
 
-  const std::byte* locate_tensor(const std::string& name, const TensorType& type) {
-    const Checkpoint::Entry* entry = checkpoint_.find(name);
-    if (entry == nullptr) {
-      report(missing_, name);
-      return nullptr;
-    }
-    used_[entry - checkpoint_.entries().data()] = true;
-    if (entry->type == type) return entry->data;
-    report(wrong_, fmt::format("'{}' is {}, expected {}", name, to_string(entry->type), to_string(type)));
-    return nullptr;
-  }
-
-  // w1 and w3 of a stacked export share a tensor: one line for both.
-  static void report(std::vector<std::string>& list, std::string line) {
-    const auto recent = list.end() - static_cast<ptrdiff_t>(std::min<size_t>(list.size(), 4));
-    if (std::find(recent, list.end(), line) == list.end()) list.push_back(std::move(line));
-  }
-
   const Config& config_;
   const Checkpoint& checkpoint_;
   const Spelling spelling_;
-  std::vector<bool> used_;
-  std::vector<std::string> missing_, wrong_;
+  CheckpointTensors tensors_;
 };
-
-TensorView make_view(const TensorType& type, int64_t num_experts, std::span<const std::byte* const> parts,
-                     std::vector<std::unique_ptr<void*[]>>& storage) {
-  // The mapping is read-only; views of weights are never written through.
-  if (num_experts == 0) return {type, const_cast<std::byte*>(parts[0]), {}};
-  storage.push_back(std::make_unique<void*[]>(parts.size()));
-  void** pointers = storage.back().get();
-  std::transform(parts.begin(), parts.end(), pointers, [](const std::byte* p) { return const_cast<std::byte*>(p); });
-  return {type, nullptr, {pointers, parts.size()}};
-}
 
 bool has_prefix(const Checkpoint& checkpoint, std::string_view prefix) {
   return std::any_of(checkpoint.names().begin(), checkpoint.names().end(),
@@ -222,8 +171,8 @@ Result<BoundWeights> bind(const Config& config, const Checkpoint& checkpoint) {
   for (const Weight& w : result.weights_) {
     const Binder::Parts parts = binder.locate(w);
     BoundWeight bound{.spec = &w, .weight = {}, .scale = {}};
-    if (!parts.weight.empty()) bound.weight = make_view(w.type, w.num_experts, parts.weight, result.parts_);
-    if (!parts.scale.empty()) bound.scale = make_view(*w.scale, w.num_experts, parts.scale, result.parts_);
+    if (!parts.weight.empty()) bound.weight = weight_view(w.type, w.num_experts, parts.weight, result.parts_);
+    if (!parts.scale.empty()) bound.scale = weight_view(*w.scale, w.num_experts, parts.scale, result.parts_);
     result.by_key_.emplace(w.name, result.bound_.size());
     result.bound_.push_back(bound);
   }

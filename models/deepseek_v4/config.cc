@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "models/config_fields.h"
+
 namespace weft::deepseek_v4 {
 namespace {
 
@@ -35,12 +37,9 @@ Status refuse_other_architectures(const Json& json, const std::string& where) {
   return {};
 }
 
-// Keys without influence on what is computed here: Python class names, training, generation helpers.
 void read_informational(JsonFields& f) {
-  f.informational({"transformers_version", "initializer_range", "use_cache", "attention_dropout", "pad_token_id", "_name_or_path", "router_aux_loss_coef",
-                   "router_jitter_noise", "output_router_logits", "output_attentions", "output_hidden_states",
-                   "return_dict", "is_encoder_decoder", "id2label", "label2id", "problem_type",
-                   "chunk_size_feed_forward", "auto_map", "use_bidirectional_attention"});
+  read_informational_fields(f);
+  f.informational({"router_jitter_noise", "use_bidirectional_attention"});
 }
 
 void read_dims(JsonFields& f, Config& c) {
@@ -76,11 +75,7 @@ void read_dims(JsonFields& f, Config& c) {
 
 void read_tokens(JsonFields& f, const Json& json, Config& c) {
   c.bos_token_id = f.integer_or("bos_token_id", 0, 0, c.vocab_size - 1);
-  if (json.contains("eos_token_id") && json["eos_token_id"].is_array()) {
-    c.eos_token_ids = f.integers("eos_token_id", 0, c.vocab_size - 1);
-  } else {
-    c.eos_token_ids = {f.integer("eos_token_id", 0, c.vocab_size - 1)};
-  }
+  c.eos_token_ids = read_eos_token_ids(f, json, c.vocab_size);
 }
 
 // Fields with one supported value. Absent ones have that value in the class of either schema.
@@ -105,11 +100,8 @@ void read_fixed(JsonFields& f) {
 
 // The attribute map of the Transformers class lets these names stand beside the published ones.
 void read_aliases(JsonFields& f, const Config& c) {
-  const auto same = [&](std::string_view alias, std::string_view name, int64_t value) {
-    if (f.has(alias) && f.integer(alias) != value) f.fail(alias, fmt::format(" differs from {} {}", name, value));
-  };
-  same("num_local_experts", "n_routed_experts", c.n_routed_experts);
-  same("intermediate_size", "moe_intermediate_size", c.moe_intermediate_size);
+  read_alias(f, "num_local_experts", "n_routed_experts", c.n_routed_experts);
+  read_alias(f, "intermediate_size", "moe_intermediate_size", c.moe_intermediate_size);
 }
 
 void read_rope_dims(JsonFields& f, Config& c) {

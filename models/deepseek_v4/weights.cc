@@ -304,20 +304,12 @@ Weight with_dtype(const Weight& weight, DType dtype) {
   return w;
 }
 
-std::string expert_name(std::string_view pattern, int64_t expert) {
-  const size_t at = pattern.find("{}");
-  WEFT_CHECK(at != pattern.npos, "{}", pattern);
-  return fmt::format("{}{}{}", pattern.substr(0, at), expert, pattern.substr(at + 2));
-}
-
 TensorType stored_type(const TensorType& type) {
   if (type.dtype != DType::kF4E2M1) return type;
   TensorType stored{DType::kI8, type.shape};
   stored.shape[stored.shape.rank() - 1] /= 2;
   return stored;
 }
-
-TensorType expert_type(const TensorType& stacked) { return {stacked.dtype, Shape(stacked.shape.dims().subspan(1))}; }
 
 std::vector<FileTensor> file_tensors(std::span<const Weight> weights) {
   std::vector<FileTensor> out;

@@ -25,6 +25,7 @@
 
 #include "base/status.h"
 #include "io/checkpoint.h"
+#include "models/checkpoint_tensors.h"
 #include "models/deepseek_v4/config.h"
 #include "models/weight_split.h"
 #include "tensor/tensor.h"
@@ -94,9 +95,7 @@ const Weight* find_weight(std::span<const Weight> weights, std::string_view key)
 
 // Pieces of the table that a loader or writer needs.
 Weight with_dtype(const Weight& weight, DType dtype);                  // stored so: type and scale follow
-std::string expert_name(std::string_view pattern, int64_t expert);     // fills the "{}" of a stacked tensor_name
 TensorType stored_type(const TensorType& type);                        // FP4 as the files hold it, others unchanged
-TensorType expert_type(const TensorType& stacked);                     // without the first dim
 
 struct Totals {
   int64_t parameters_main = 0, parameters_mtp = 0;

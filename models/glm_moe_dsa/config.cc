@@ -6,19 +6,18 @@
 
 #include <fmt/format.h>
 
+#include "models/config_fields.h"
+
 namespace weft::glm_moe_dsa {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::max();
 constexpr std::string_view kFull = "full", kShared = "shared";
 
-// Keys without influence on what is computed here: Python class names, training, generation helpers, sizes that no tensor
-// of this architecture has (head_dim, num_key_value_heads).
+// Training, and sizes that no tensor of this architecture has (head_dim, num_key_value_heads).
 void read_informational(JsonFields& f) {
-  f.informational({"transformers_version", "initializer_range", "use_cache", "attention_dropout", "pad_token_id", "_name_or_path",
-                   "ep_size", "pretraining_tp", "aux_loss_alpha", "seq_aux", "router_aux_loss_coef", "output_router_logits",
-                   "output_attentions", "output_hidden_states", "return_dict", "is_encoder_decoder", "id2label", "label2id",
-                   "problem_type", "chunk_size_feed_forward", "auto_map", "head_dim", "num_key_value_heads"});
+  read_informational_fields(f);
+  f.informational({"ep_size", "pretraining_tp", "aux_loss_alpha", "seq_aux", "head_dim", "num_key_value_heads"});
 }
 
 void read_dims(JsonFields& f, Config& c) {
@@ -51,11 +50,7 @@ void read_dims(JsonFields& f, Config& c) {
 
 void read_tokens(JsonFields& f, const Json& json, Config& c) {
   c.bos_token_id = f.integer_or("bos_token_id", -1, 0, c.vocab_size - 1);
-  if (json.contains("eos_token_id") && json["eos_token_id"].is_array()) {
-    c.eos_token_ids = f.integers("eos_token_id", 0, c.vocab_size - 1);
-  } else {
-    c.eos_token_ids = {f.integer("eos_token_id", 0, c.vocab_size - 1)};
-  }
+  c.eos_token_ids = read_eos_token_ids(f, json, c.vocab_size);
 }
 
 // Fields with one supported value. Absent ones have that value in the class of either schema.
@@ -85,12 +80,9 @@ void read_fixed(JsonFields& f, Config& c) {
 
 // Names that may stand beside the published ones.
 void read_aliases(JsonFields& f, const Config& c) {
-  const auto same = [&](std::string_view alias, std::string_view name, int64_t value) {
-    if (f.has(alias) && f.integer(alias) != value) f.fail(alias, fmt::format(" differs from {} {}", name, value));
-  };
-  same("num_local_experts", "n_routed_experts", c.n_routed_experts);
-  same("num_experts", "n_routed_experts", c.n_routed_experts);
-  same("qk_head_dim", "qk_nope_head_dim + qk_rope_head_dim", c.qk_nope_head_dim + c.qk_rope_head_dim);
+  read_alias(f, "num_local_experts", "n_routed_experts", c.n_routed_experts);
+  read_alias(f, "num_experts", "n_routed_experts", c.n_routed_experts);
+  read_alias(f, "qk_head_dim", "qk_nope_head_dim + qk_rope_head_dim", c.qk_nope_head_dim + c.qk_rope_head_dim);
   f.informational({"num_local_experts", "num_experts", "qk_head_dim"});
   if (!f.has("layer_types")) return f.informational({"layer_types"});
   const std::vector<std::string> types = f.strings("layer_types");  // every layer is what the architecture is
