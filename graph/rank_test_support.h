@@ -17,17 +17,6 @@ namespace weft {
 
 inline constexpr int64_t kSpare = 3;  // rows of room that a step leaves unused
 
-inline StepBatch batch_of(const std::vector<int64_t>& lengths, std::vector<int32_t> logit_rows = {}) {
-  StepBatch batch;
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    batch.segments.push_back({static_cast<int32_t>(i), batch.num_tokens(), lengths[i], lengths[i]});
-    batch.tokens.resize(batch.tokens.size() + static_cast<size_t>(lengths[i]));
-  }
-  batch.positions.resize(batch.tokens.size());
-  batch.logit_rows = std::move(logit_rows);
-  return batch;
-}
-
 inline Placements placed(MeshAxis axis, const Placement& placement) {
   Placements placements;
   placements[static_cast<size_t>(axis)] = placement;

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "comm/bytes.h"
+#include "graph/test_support.h"
 
 namespace weft {
 namespace {
@@ -22,18 +23,6 @@ RankContext context(int pcp, int pcp_size, int tp, int tp_size) {
   ranks.index[static_cast<int>(MeshAxis::kTp)] = tp;
   ranks.size[static_cast<int>(MeshAxis::kTp)] = tp_size;
   return ranks;
-}
-
-// Requests of these lengths, from position 0 each.
-StepBatch batch_of(const std::vector<int64_t>& lengths, Rows32 logit_rows = {}) {
-  StepBatch batch;
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    batch.segments.push_back({static_cast<int32_t>(i), batch.num_tokens(), lengths[i], lengths[i]});
-    batch.tokens.resize(batch.tokens.size() + static_cast<size_t>(lengths[i]));
-  }
-  batch.positions.resize(batch.tokens.size());
-  batch.logit_rows = std::move(logit_rows);
-  return batch;
 }
 
 RowSets sets_of(const StepBatch& batch, const RowSetOptions& options, const RankContext& ranks) {

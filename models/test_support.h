@@ -13,13 +13,16 @@
 
 namespace weft {
 
-// By its folder in testdata/: "sample/austen-v4".
-inline std::shared_ptr<const Model> load_test_model(const std::string& name) {
-  auto checkpoint = Checkpoint::open(std::filesystem::path(WEFT_SOURCE_DIR) / "testdata" / name);
+inline std::shared_ptr<const Model> model_of(Result<Checkpoint> checkpoint) {
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   auto model = open_model(std::make_shared<const Checkpoint>(std::move(*checkpoint)), {});
   EXPECT_TRUE(model.ok()) << model.status().message();
   return std::move(*model);
+}
+
+// By its folder in testdata/: "sample/austen-v4".
+inline std::shared_ptr<const Model> load_test_model(const std::string& name) {
+  return model_of(Checkpoint::open(std::filesystem::path(WEFT_SOURCE_DIR) / "testdata" / name));
 }
 
 // Answers like another model; tests override what is to differ.

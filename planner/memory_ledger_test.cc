@@ -3,23 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include "models/test_support.h"
 #include "planner/plan.h"
+#include "planner/test_support.h"
 
 namespace weft {
 namespace {
 
 PlanRequest request_of(const std::string& layout, EngineProfile engine) {
-  PlanRequest request;
-  request.model = load_test_model("sample/austen-v4");
-  request.model_name = "sample";
-  request.layout = *parse_layout(layout);
-  DeviceProfile device;
-  device.name = "test";
-  request.device = std::make_shared<const DeviceProfile>(std::move(device));
   engine.name = "other";
-  request.engine = std::make_shared<const EngineProfile>(std::move(engine));
-  request.mode = request.model->mode(DType::kBF16, std::nullopt);
+  PlanRequest request = sample_request(layout, std::move(engine));
   request.prompt = 64;
   request.gen = 16;
   request.batch = 2;

@@ -3,23 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include "models/test_support.h"
+#include "planner/test_support.h"
 
 namespace weft {
 namespace {
-
-PlanRequest request_of(const std::string& layout) {
-  PlanRequest request;
-  request.model = load_test_model("sample/austen-v4");
-  request.model_name = "sample";
-  request.layout = *parse_layout(layout);
-  DeviceProfile device;
-  device.name = "test";
-  request.device = std::make_shared<const DeviceProfile>(std::move(device));
-  request.engine = std::make_shared<const EngineProfile>();
-  request.mode = request.model->mode(DType::kBF16, std::nullopt);
-  return request;
-}
 
 std::string words(const Workload& work) {
   std::string text;
@@ -51,7 +38,7 @@ TEST(Workload, StepsOfAWorkload) {
        "1 x 200 rows to 100 in 1; decode 8 rows at 114; draft 8; draft 2; draft 2"},
   };
   for (const auto& c : cases) {
-    PlanRequest r = request_of(c.layout);
+    PlanRequest r = sample_request(c.layout);
     r.prompt = c.prompt;
     r.gen = c.gen;
     r.batch = c.batch;
@@ -67,7 +54,7 @@ TEST(Workload, StepsOfAWorkload) {
 TEST(Workload, EveryRowIsComputedOnce) {
   for (const int64_t chunk : {1, 7, 64, 100, 333, 5000}) {
     for (const int64_t cached : {0, 13}) {
-      PlanRequest r = request_of("tp1");
+      PlanRequest r = sample_request("tp1");
       r.prompt = 333;
       r.gen = 5;
       r.batch = 3;
@@ -105,7 +92,7 @@ TEST(Workload, RequestsThatCannotBe) {
       {"negative reserve", [](PlanRequest& r) { r.reserve_bytes = -1; }, "--reserve: expected bytes of at least 0, found -1"},
   };
   for (const auto& c : cases) {
-    PlanRequest r = request_of("tp1");
+    PlanRequest r = sample_request("tp1");
     c.change(r);
     const Status status = check_request(r);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << c.what;

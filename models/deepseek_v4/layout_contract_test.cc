@@ -1,11 +1,8 @@
 // The contract of DeepSeek-V4 on layouts: a message for every rule, and that what it takes can be built.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <random>
-
 #include "models/deepseek_v4/deepseek_v4.h"
-#include "models/layout_graph.h"
+#include "models/layout_test_support.h"
 
 namespace weft::deepseek_v4 {
 namespace {
@@ -84,32 +81,11 @@ TEST(DeepseekV4Contract, EveryRuleHasItsMessage) {
   for (const RuleCase& c : cases) EXPECT_EQ(check_layout(c.config, c.layout).message(), c.message) << c.what;
 }
 
-std::shared_ptr<const Model> golden(const std::string& name) {
-  auto checkpoint = Checkpoint::open(std::filesystem::path(WEFT_SOURCE_DIR) / "testdata" / name);
-  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  auto model = open_model(std::make_shared<const Checkpoint>(std::move(*checkpoint)), {});
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return std::move(*model);
-}
-
-// Every layout that the contract takes gives a graph that its mesh verifies, in both phases, draft layer included, whatever
-// the number of rows.
 TEST(DeepseekV4Contract, WhatIsTakenCanBeBuilt) {
-  const std::shared_ptr<const Model> models[] = {golden("golden/deepseek_v4/f32_pro_like"), golden("golden/deepseek_v4/official_r"),
-                                                 golden("golden/deepseek_v4/mtp_f32")};
-  int taken = 0, refused = 0;
-  for (uint64_t seed = 0; seed < 1500; ++seed) {
-    std::mt19937_64 random(seed);
-    const auto one_of = [&]<class T>(std::initializer_list<T> values) { return *(values.begin() + random() % values.size()); };
-    Layout layout;
-    layout.mesh = {one_of({1, 1, 1, 2}), one_of({1, 1, 1, 2}), one_of({1, 1, 2, 3}), one_of({1, 2, 2, 3, 4}), 1, 1};
-    layout.mesh.ep = one_of({1, 1, 2, 3, static_cast<int>(layout.mesh.stage())});
-    layout.attention = one_of({AttentionChoice::kHeads, AttentionChoice::kDsaCp});
-    layout.sequence_parallel = one_of({false, true});
-    layout.split = one_of({TokenSplit::kFlat, TokenSplit::kFlat, TokenSplit::kPerRequest, TokenSplit::kZigzag, TokenSplit::kOwned});
-    layout.o_proj = one_of({OProjChoice::kSharded, OProjChoice::kSharded, OProjChoice::kGroupMajor, OProjChoice::kReplicated, OProjChoice::kStreamed});
-    layout.lm_head = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
-    layout.shared = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
+  const std::shared_ptr<const Model> models[] = {load_test_model("golden/deepseek_v4/f32_pro_like"),
+                                                 load_test_model("golden/deepseek_v4/official_r"),
+                                                 load_test_model("golden/deepseek_v4/mtp_f32")};
+  expect_taken_layouts_can_be_built(models, 1500, 200, [](Layout& layout, RandomChoice& one_of) {
     layout.prefetch = one_of({false, true});
     if (layout.mesh.pcp > 1 || layout.attention == AttentionChoice::kDsaCp) {
       layout.compressor = one_of({CompressorChoice::kFull, CompressorChoice::kSplit});
@@ -117,31 +93,7 @@ TEST(DeepseekV4Contract, WhatIsTakenCanBeBuilt) {
       layout.mesh.dcp = one_of({1, layout.mesh.tp, 2});
       if (layout.mesh.dcp > 1) layout.dcp_mode = one_of({DcpMode::kRows, DcpMode::kMerge});
     }
-    const Model& model = *models[random() % std::size(models)];
-    if (!model.check_layout(layout).ok()) {
-      ++refused;
-      continue;
-    }
-    ++taken;
-    GraphOptions options;
-    options.mode = model.mode(one_of({DType::kF32, DType::kBF16}), one_of({false, true}));
-    options.shape = {one_of({1, 2, 7, 32}), one_of({1, 3})};
-    options.cache.num_slots = 3;
-    options.cache.num_pages = 4;
-    options.cache.max_context = 512;
-    options.cache.page_tokens *= layout.mesh.dcp;
-    for (const GraphKind kind : {GraphKind::kTrunk, GraphKind::kDraft}) {
-      if (kind == GraphKind::kDraft && model.num_draft_layers() == 0) continue;
-      for (const StepPhase phase : {StepPhase::kPrefill, StepPhase::kDecode}) {
-        const auto graph = build_for_layout(model, kind, options, layout, phase);
-        ASSERT_TRUE(graph.ok()) << "seed " << seed << " " << to_string(layout) << ": " << graph.status().message();
-        const Status status = verify(*graph, layout.mesh);
-        ASSERT_TRUE(status.ok()) << "seed " << seed << " " << to_string(layout) << ": " << status.message();
-      }
-    }
-  }
-  EXPECT_GT(taken, 200);
-  EXPECT_GT(refused, 200);
+  });
 }
 
 }  // namespace

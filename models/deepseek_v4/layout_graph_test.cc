@@ -5,14 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 
 #include "comm/bytes.h"
 #include "graph/passes/layer_repetition.h"
 #include "graph/text.h"
-#include "models/layout_graph.h"
-#include "models/test_support.h"
+#include "models/layout_test_support.h"
 
 namespace weft {
 namespace {
@@ -21,34 +19,12 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 // Layers of the published model: two of SWA, then CSA and HCA by turns.
 constexpr int kSwa = 1, kCsa = 4, kHca = 5, kCsaHash = 2;
 
-std::shared_ptr<const Model> flash() {
-  auto checkpoint = Checkpoint::open_headers_only(std::filesystem::path(WEFT_SOURCE_DIR) / "model_configs/deepseek-v4-flash");
-  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  auto model = open_model(std::make_shared<const Checkpoint>(std::move(*checkpoint)), {});
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return std::move(*model);
-}
+std::shared_ptr<const Model> flash() { return published("deepseek-v4-flash"); }
 
-GraphOptions options_of(const Model& model, int64_t tokens) {
-  GraphOptions options;
-  options.mode = model.mode(DType::kBF16, std::nullopt);
-  options.shape = {tokens, 2};
-  options.cache.num_slots = 4;
-  options.cache.num_pages = 8;
-  options.cache.max_context = 2048;
-  return options;
-}
-
-Layout layout_of(const std::string& text) {
-  auto layout = parse_layout(text);
-  EXPECT_TRUE(layout.ok()) << layout.status().message();
-  return layout.ok() ? *layout : Layout();
-}
+GraphOptions options_of(const Model& model, int64_t tokens) { return graph_options(model, tokens, 2048); }
 
 Graph graph_of(const Model& model, const std::string& layout, int64_t tokens, StepPhase phase = StepPhase::kPrefill) {
-  auto graph = build_for_layout(model, GraphKind::kTrunk, options_of(model, tokens), layout_of(layout), phase);
-  EXPECT_TRUE(graph.ok()) << layout << ": " << graph.status().message();
-  return graph.ok() ? std::move(*graph) : Graph();
+  return trunk_of(model, options_of(model, tokens), layout, phase);
 }
 
 bool is_between_ranks(const Op& op) {

@@ -5,14 +5,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <random>
 #include <set>
 
 #include "comm/bytes.h"
 #include "models/glm_moe_dsa/glm_moe_dsa.h"
-#include "models/layout_graph.h"
-#include "models/test_support.h"
+#include "models/layout_test_support.h"
 
 namespace weft::glm_moe_dsa {
 namespace {
@@ -77,77 +74,16 @@ TEST(GlmContract, EveryRuleHasItsMessage) {
   for (const auto& c : cases) EXPECT_EQ(check_layout(c.config, c.layout).message(), c.message) << c.what;
 }
 
-// Every layout that the contract takes gives a graph that its mesh verifies, in both phases, draft layer included.
 TEST(GlmContract, WhatIsTakenCanBeBuilt) {
   const std::shared_ptr<const Model> models[] = {load_test_model("golden/glm_moe_dsa/glm52_mtp_f32"), load_test_model("golden/glm_moe_dsa/glm5_fp8"),
                                                  load_test_model("golden/glm_moe_dsa/deepseek_v32_f32")};
-  int taken = 0, refused = 0;
-  for (uint64_t seed = 0; seed < 900; ++seed) {
-    std::mt19937_64 random(seed);
-    const auto one_of = [&]<class T>(std::initializer_list<T> values) { return *(values.begin() + random() % values.size()); };
-    Layout layout;
-    layout.mesh = {one_of({1, 1, 1, 2}), one_of({1, 1, 1, 2}), one_of({1, 1, 2, 3}), one_of({1, 2, 2, 3, 4}), 1, 1};
-    layout.mesh.ep = one_of({1, 1, 2, 3, static_cast<int>(layout.mesh.stage())});
-    layout.attention = one_of({AttentionChoice::kHeads, AttentionChoice::kDsaCp});
-    layout.sequence_parallel = one_of({false, true});
-    layout.split = one_of({TokenSplit::kFlat, TokenSplit::kFlat, TokenSplit::kPerRequest, TokenSplit::kZigzag, TokenSplit::kOwned});
-    layout.o_proj = one_of({OProjChoice::kSharded, OProjChoice::kSharded, OProjChoice::kGroupMajor, OProjChoice::kReplicated, OProjChoice::kStreamed});
-    layout.lm_head = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
-    layout.shared = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
-    const Model& model = *models[random() % std::size(models)];
-    if (!model.check_layout(layout).ok()) {
-      ++refused;
-      continue;
-    }
-    ++taken;
-    GraphOptions options;
-    options.mode = model.mode(one_of({DType::kF32, DType::kBF16}), one_of({false, true}));
-    options.shape = {one_of({1, 2, 7, 32}), one_of({1, 3})};
-    options.cache.num_slots = 3;
-    options.cache.num_pages = 4;
-    options.cache.max_context = 512;
-    for (const GraphKind kind : {GraphKind::kTrunk, GraphKind::kDraft}) {
-      if (kind == GraphKind::kDraft && model.num_draft_layers() == 0) continue;
-      for (const StepPhase phase : {StepPhase::kPrefill, StepPhase::kDecode}) {
-        const auto graph = build_for_layout(model, kind, options, layout, phase);
-        ASSERT_TRUE(graph.ok()) << "seed " << seed << " " << to_string(layout) << ": " << graph.status().message();
-        const Status status = verify(*graph, layout.mesh);
-        ASSERT_TRUE(status.ok()) << "seed " << seed << " " << to_string(layout) << ": " << status.message();
-      }
-    }
-  }
-  EXPECT_GT(taken, 100);
-  EXPECT_GT(refused, 100);
+  expect_taken_layouts_can_be_built(models, 900, 100, [](Layout&, RandomChoice&) {});
 }
 
-std::shared_ptr<const Model> published(const std::string& name) {
-  auto checkpoint = Checkpoint::open_headers_only(std::filesystem::path(WEFT_SOURCE_DIR) / "model_configs" / name);
-  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  auto model = open_model(std::make_shared<const Checkpoint>(std::move(*checkpoint)), {});
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return std::move(*model);
-}
-
-GraphOptions options_of(const Model& model, int64_t tokens) {
-  GraphOptions options;
-  options.mode = model.mode(DType::kBF16, std::nullopt);
-  options.shape = {tokens, 2};
-  options.cache.num_slots = 4;
-  options.cache.num_pages = 8;
-  options.cache.max_context = 4096;
-  return options;
-}
-
-Layout layout_of(const std::string& text) {
-  auto layout = parse_layout(text);
-  EXPECT_TRUE(layout.ok()) << layout.status().message();
-  return layout.ok() ? *layout : Layout();
-}
+GraphOptions options_of(const Model& model, int64_t tokens) { return graph_options(model, tokens, 4096); }
 
 Graph graph_of(const Model& model, const std::string& layout, int64_t tokens, StepPhase phase = StepPhase::kPrefill) {
-  auto graph = build_for_layout(model, GraphKind::kTrunk, options_of(model, tokens), layout_of(layout), phase);
-  EXPECT_TRUE(graph.ok()) << layout << ": " << graph.status().message();
-  return graph.ok() ? std::move(*graph) : Graph();
+  return trunk_of(model, options_of(model, tokens), layout, phase);
 }
 
 // A stage never begins at a layer without an indexer of its own: it would need the selection of another stage.
