@@ -1,21 +1,16 @@
-// Sparse attention, indexer, compressor.
+// Sparse attention, compressor.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "kernels/compressor/compressor.h"
-#include "kernels/index_topk/index_topk.h"
 #include "kernels/machine_bench/bench_runner.h"
-#include "kernels/quantise/quantise.h"
 #include "kernels/sparse_attention/sparse_attention.h"
 
 namespace weft {
 namespace {
 
 constexpr int64_t kHeadDim = BenchModel::kHeadDim;
-
-int64_t element_bytes(DType dtype) { return dtype_bits(dtype) / 8; }
-std::string_view short_name(DType dtype) { return dtype == DType::kBF16 ? "BF16" : "F32"; }
 
 // Prefill rows, each over its window and its own picks from a long cache.
 Status sparse_attention_rows(BenchRunner& runner, const BenchModel& model, DType dtype, int64_t num_rows) {
@@ -72,89 +67,6 @@ Status sparse_attention_rows(BenchRunner& runner, const BenchModel& model, DType
   return {};
 }
 
-// Rows of `width` values after the indexer's round trip: what --dtype bf16 has in its caches.
-void put_on_fp4_grid(const Buffer& rows, int64_t width, BenchRunner& runner) {
-  constexpr int64_t kBlock = 32, kGrain = 1024;
-  const auto quantise = pick_variant(quantise_variants(), runner.isa());
-  runner.pool().parallel_for(rows.size() / (2 * width), kGrain, [&](int64_t begin, int64_t end, int) {
-    std::byte* part = rows.data() + begin * 2 * width;
-    quantise({.x = part,
-              .y = part,
-              .dtype = DType::kBF16,
-              .x_stride = width,
-              .y_stride = width,
-              .num_rows = end - begin,
-              .width = width,
-              .begin = 0,
-              .end = width,
-              .block = kBlock,
-              .format = QuantFormat::kFp4,
-              .hadamard = true});
-  });
-}
-
-enum class IndexValues { kFp4Grid, kAny };
-
-// One decode row over a context of 128k tokens. The keys of as many layers as it takes to leave the cache, in turn.
-Status index_row(BenchRunner& runner, const BenchModel& model, DType dtype, IndexValues values) {
-  constexpr int64_t kEntries = 32768, kPageEntries = 64, kGrain = 512;
-  constexpr int64_t kHeads = BenchModel::kIndexHeads, kDim = BenchModel::kIndexHeadDim;
-  constexpr double kBar = 0.6;
-  KernelBenchResult row;
-  row.kernel = "index scores + top-k";
-  row.shape =
-      fmt::format("M=1 {} entries, {} heads x {}, top {}, {}", kEntries, kHeads, kDim, model.index_topk, model.name);
-  row.dtype = fmt::format("{} x {}", short_name(dtype), short_name(dtype));
-  row.limit = BenchLimit::kReadBandwidth;
-  if (values == IndexValues::kFp4Grid) {
-    row.dtype += ", FP4 values";
-    row.bar = kBar;
-    if (runner.isa() >= Isa::kAvx512Vbmi) row.path = ComputePath::kInt8Dot;
-  }
-  row.flops = 2.0 * kEntries * kHeads * (kDim + 1);
-  row.bytes = static_cast<double>(kEntries * kDim * element_bytes(dtype));
-  const int64_t page_bytes = kPageEntries * kDim * element_bytes(dtype),
-                layer_bytes = kEntries / kPageEntries * page_bytes;
-  const int64_t layers = runner.copies_beyond_cache(layer_bytes);
-  if (!runner.wants(row, layers * layer_bytes)) return {};
-
-  WEFT_ASSIGN_OR_RETURN(const Buffer keys, runner.filled(fill_pattern(dtype), layers * layer_bytes));
-  WEFT_ASSIGN_OR_RETURN(const Buffer iq, runner.filled(fill_pattern(dtype), kHeads * kDim * element_bytes(dtype)));
-  if (values == IndexValues::kFp4Grid) {
-    put_on_fp4_grid(keys, kDim, runner);
-    put_on_fp4_grid(iq, kDim, runner);
-  }
-  const int64_t scratch_bytes = (index_scores_scratch_bytes(kHeads, kDim) + 63) / 64 * 64;
-  WEFT_ASSIGN_OR_RETURN(const Buffer scratch, runner.scratch(scratch_bytes * runner.pool().size()));
-  std::vector<const void*> pages;
-  for (int64_t i = 0; i < layers * kEntries / kPageEntries; ++i) pages.push_back(keys.data() + i * page_bytes);
-  const std::vector<float> w(kHeads, 0.011048543f);
-  std::vector<float> scores(kEntries);
-  std::vector<int32_t> picks(model.index_topk), select_scratch(kEntries);
-  const auto score = pick_variant(index_scores_variants(), runner.isa());
-  int64_t layer = 0;
-  runner.measure(std::move(row), [&] {
-    const auto layer_pages = std::span(pages).subspan(layer * kEntries / kPageEntries, kEntries / kPageEntries);
-    layer = (layer + 1) % layers;
-    runner.pool().parallel_for(kEntries, kGrain, [&](int64_t begin, int64_t end, int worker) {
-      score({.iq = iq.data(),
-             .iq_dtype = dtype,
-             .w = w.data(),
-             .num_heads = kHeads,
-             .head_dim = kDim,
-             .pages = layer_pages,
-             .key_dtype = dtype,
-             .page_entries = kPageEntries,
-             .begin = begin,
-             .end = end,
-             .scores = scores.data(),
-             .scratch = scratch.data() + worker * scratch_bytes});
-    });
-    select_topk(scores, picks, select_scratch);
-  });
-  return {};
-}
-
 // Pooling of the entries of a prefill: `slots` candidates for every one of them.
 Status compressor_entries(BenchRunner& runner, const BenchModel& model, int64_t slots) {
   KernelBenchResult row;
@@ -194,9 +106,10 @@ Status bench_attention(BenchRunner& runner, const BenchModel& model) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     WEFT_RETURN_IF_ERROR(sparse_attention_rows(runner, model, dtype, 64));
   }
-  WEFT_RETURN_IF_ERROR(index_row(runner, model, DType::kBF16, IndexValues::kFp4Grid));
+  const IndexShape index{model.name, 32768, 64, BenchModel::kIndexHeads, BenchModel::kIndexHeadDim, model.index_topk};
+  WEFT_RETURN_IF_ERROR(bench_index(runner, index, DType::kBF16, IndexValues::kFp4Grid));
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
-    WEFT_RETURN_IF_ERROR(index_row(runner, model, dtype, IndexValues::kAny));
+    WEFT_RETURN_IF_ERROR(bench_index(runner, index, dtype, IndexValues::kAny));
   }
   for (const int64_t slots : {8, 128}) WEFT_RETURN_IF_ERROR(compressor_entries(runner, model, slots));
   return {};

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "kernels/index_topk/index_topk.h"
 #include "kernels/machine_bench/bench_runner.h"
 #include "kernels/sparse_attention/sparse_attention.h"
 
@@ -13,9 +12,6 @@ namespace {
 
 constexpr int64_t kHidden = 6144, kHeads = 64, kLatent = 512, kRope = 64, kTopK = 2048;
 constexpr int64_t kIndexHeads = 32, kIndexDim = 128;
-
-std::string_view short_name(DType dtype) { return dtype == DType::kBF16 ? "BF16" : "F32"; }
-int64_t element_bytes(DType dtype) { return dtype_bits(dtype) / 8; }
 
 struct Matrix {
   std::string_view name;
@@ -33,6 +29,7 @@ Status int8_linear(BenchRunner& runner, const Matrix& matrix, int64_t num_rows) 
   row.flops = 2.0 * static_cast<double>(num_rows * matrix.rows) * static_cast<double>(matrix.cols);
   const bool few = num_rows <= kFewRows;
   const bool dots = runner.isa() >= Isa::kAvx512Vbmi && runner.machine().int8_dot_ops_per_s > 0;
+  if (dots) row.path = ComputePath::kInt8Dot;
   row.limit = few ? BenchLimit::kReadBandwidth : dots ? BenchLimit::kInt8Ops : BenchLimit::kF32Flops;
   row.bar = few ? 0.75 : 0.6;
   const int64_t weight_bytes = matrix.rows * matrix.cols;
@@ -118,62 +115,16 @@ Status absorbed_attention(BenchRunner& runner, DType dtype, int64_t num_rows) {
   return {};
 }
 
-// One decode row over a context of 128k tokens. Keys are what --dtype bf16 caches after any norm: no grid that integers could
-// hold, so arithmetic may be the limit.
-Status index_scores(BenchRunner& runner, DType dtype) {
-  constexpr int64_t kEntries = 131072, kPageEntries = 256, kGrain = 512;
-  KernelBenchResult row;
-  row.kernel = "index scores + top-k";
-  row.shape = fmt::format("M=1 {} entries, {} heads x {}, top {}, glm-5", kEntries, kIndexHeads, kIndexDim, kTopK);
-  row.dtype = fmt::format("{} x {}", short_name(dtype), short_name(dtype));
-  row.limit = BenchLimit::kReadBandwidth;
-  row.flops = 2.0 * kEntries * kIndexHeads * (kIndexDim + 1);
-  const int64_t page_bytes = kPageEntries * kIndexDim * element_bytes(dtype), layer_bytes = kEntries / kPageEntries * page_bytes;
-  row.bytes = static_cast<double>(layer_bytes);
-  const int64_t layers = runner.copies_beyond_cache(layer_bytes);
-  if (!runner.wants(row, layers * layer_bytes)) return {};
-
-  WEFT_ASSIGN_OR_RETURN(const Buffer keys, runner.filled(fill_pattern(dtype), layers * layer_bytes));
-  WEFT_ASSIGN_OR_RETURN(const Buffer iq, runner.filled(fill_pattern(dtype), kIndexHeads * kIndexDim * element_bytes(dtype)));
-  const int64_t scratch_bytes = (index_scores_scratch_bytes(kIndexHeads, kIndexDim) + 63) / 64 * 64;
-  WEFT_ASSIGN_OR_RETURN(const Buffer scratch, runner.scratch(scratch_bytes * runner.pool().size()));
-  std::vector<const void*> pages;
-  for (int64_t i = 0; i < layers * kEntries / kPageEntries; ++i) pages.push_back(keys.data() + i * page_bytes);
-  const std::vector<float> w(kIndexHeads, 0.015625f);
-  std::vector<float> scores(kEntries);
-  std::vector<int32_t> picks(kTopK), select_scratch(kEntries);
-  const auto score = pick_variant(index_scores_variants(), runner.isa());
-  int64_t layer = 0;
-  runner.measure(std::move(row), [&] {
-    const auto layer_pages = std::span(pages).subspan(layer * kEntries / kPageEntries, kEntries / kPageEntries);
-    layer = (layer + 1) % layers;
-    runner.pool().parallel_for(kEntries, kGrain, [&](int64_t begin, int64_t end, int worker) {
-      score({.iq = iq.data(),
-             .iq_dtype = dtype,
-             .w = w.data(),
-             .num_heads = kIndexHeads,
-             .head_dim = kIndexDim,
-             .pages = layer_pages,
-             .key_dtype = dtype,
-             .page_entries = kPageEntries,
-             .begin = begin,
-             .end = end,
-             .scores = scores.data(),
-             .scratch = scratch.data() + worker * scratch_bytes});
-    });
-    select_topk(scores, picks, select_scratch);
-  });
-  return {};
-}
-
 }  // namespace
 
 Status bench_glm(BenchRunner& runner) {
+  // Keys are what --dtype bf16 caches after any norm: no grid that integers could hold, so arithmetic may be the limit.
+  constexpr IndexShape kIndex{"glm-5", 131072, 256, kIndexHeads, kIndexDim, kTopK};
   for (const Matrix& matrix : kMatrices) {
     for (const int64_t m : {1, 4, 512}) WEFT_RETURN_IF_ERROR(int8_linear(runner, matrix, m));
   }
   for (const DType dtype : {DType::kBF16, DType::kF32}) WEFT_RETURN_IF_ERROR(absorbed_attention(runner, dtype, 64));
-  for (const DType dtype : {DType::kBF16, DType::kF32}) WEFT_RETURN_IF_ERROR(index_scores(runner, dtype));
+  for (const DType dtype : {DType::kBF16, DType::kF32}) WEFT_RETURN_IF_ERROR(bench_index(runner, kIndex, dtype, IndexValues::kAny));
   return {};
 }
 

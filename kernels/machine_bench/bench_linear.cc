@@ -11,16 +11,6 @@
 namespace weft {
 namespace {
 
-std::string_view short_name(DType dtype) {
-  switch (dtype) {
-    case DType::kBF16: return "BF16";
-    case DType::kF8E4M3: return "FP8";
-    case DType::kF4E2M1: return "FP4";
-    default: return "F32";
-  }
-}
-
-int64_t element_bytes(DType dtype) { return dtype_bits(dtype) / 8; }
 
 struct Matrix {
   std::string_view name;

@@ -47,6 +47,17 @@ Pattern pattern_bits(FillPattern pattern) {
 
 }  // namespace
 
+std::string_view short_name(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16: return "BF16";
+    case DType::kF8E4M3: return "FP8";
+    case DType::kF4E2M1: return "FP4";
+    default: return "F32";
+  }
+}
+
+int64_t element_bytes(DType dtype) { return dtype_bits(dtype) / 8; }
+
 FillPattern fill_pattern(DType dtype) {
   switch (dtype) {
     case DType::kF32: return FillPattern::kF32;

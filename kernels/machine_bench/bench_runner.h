@@ -79,6 +79,9 @@ class BenchRunner {
   std::vector<KernelBenchResult> results_;
 };
 
+int64_t element_bytes(DType dtype);
+std::string_view short_name(DType dtype);  // "BF16", "FP8", ...
+
 void fill(std::byte* data, int64_t bytes, FillPattern pattern, ThreadPool& pool);
 
 // The tables, by folder of the kernels.
@@ -86,6 +89,13 @@ Status bench_linear(BenchRunner& runner, const BenchModel& model);
 Status bench_experts(BenchRunner& runner, const BenchModel& model);
 Status bench_canonical_blocks(BenchRunner& runner, const BenchModel& model);
 Status bench_attention(BenchRunner& runner, const BenchModel& model);
+// One decode row over a long context. The keys of as many layers as it takes to leave the cache, in turn.
+struct IndexShape {
+  std::string_view model;
+  int64_t entries, page_entries, heads, dim, top_k;
+};
+enum class IndexValues { kFp4Grid, kAny };  // after the indexer's round trip: what --dtype bf16 has in its caches
+Status bench_index(BenchRunner& runner, const IndexShape& shape, DType dtype, IndexValues values);
 Status bench_rows(BenchRunner& runner, const BenchModel& model);
 Status bench_glm(BenchRunner& runner);
 
