@@ -415,6 +415,8 @@ Status RankEngine::run_batch(GraphKind kind, DraftFrom from, StepPhase phase, st
   int64_t all_logits = 0;
   // By data-parallel group. All ranks take the graph of the group that has most: experts exchange rows between groups.
   std::vector<int64_t> group_tokens(static_cast<size_t>(options_.layout.mesh.dp), 0), group_logits = group_tokens;
+  // An observer of less than a whole step is told which rows of it the batch has.
+  const bool names_rows = observer != nullptr && !(whole && options_.layout.mesh.dp == 1);
   std::vector<int32_t> step_rows, step_logits;  // by row and logit row of the batch: which they are of the step
   const auto hidden_rows = static_cast<int64_t>(std::count_if(pass.own_row.begin(), pass.own_row.end(), [](int64_t r) { return r >= 0; }));
   for (const Item& item : items) {
@@ -427,8 +429,8 @@ Status RankEngine::run_batch(GraphKind kind, DraftFrom from, StepPhase phase, st
     }
     for (size_t i = 0; i < n; ++i) {
       const bool logit = wants(item.logits, i, n);
-      if (own) step_rows.push_back(static_cast<int32_t>(pass.own_row.size()));
-      if (own && logit) step_logits.push_back(static_cast<int32_t>(pass.num_logits + all_logits));
+      if (own && names_rows) step_rows.push_back(static_cast<int32_t>(pass.own_row.size()));
+      if (own && logit && names_rows) step_logits.push_back(static_cast<int32_t>(pass.num_logits + all_logits));
       all_logits += logit ? 1 : 0;
       group_logits[group] += logit ? 1 : 0;
       pass.own_row.push_back(own ? hidden_rows + batch.num_tokens() : -1);
@@ -455,7 +457,6 @@ Status RankEngine::run_batch(GraphKind kind, DraftFrom from, StepPhase phase, st
   if (runs) {
     std::vector<Executor::Input> inputs(linked.begin(), linked.end());
     for (Executor::Input& input : inputs) input.view.type.shape[0] = pass.batch.num_tokens();
-    const bool whole_step = whole && options_.layout.mesh.dp == 1;
     std::vector<int32_t> named;
     const auto name_rows = [&](const Value& value, const TensorView& view, std::span<const int32_t> batch_rows) {
       const std::vector<int32_t>& all = value.type.rows == Rows::kLogits ? step_logits : step_rows;
@@ -465,7 +466,7 @@ Status RankEngine::run_batch(GraphKind kind, DraftFrom from, StepPhase phase, st
       (*observer)(value, view, has_all ? std::span<const int32_t>(all) : named);
     };
     const ValueObserver in_step(name_rows);
-    const ValueObserver* watch = observer != nullptr && !whole_step ? &in_step : observer;
+    const ValueObserver* watch = names_rows ? &in_step : observer;
     WEFT_RETURN_IF_ERROR(run->executor.run(pass.batch, rows, inputs, memory,
                                            {watch, watch != nullptr ? &planned_ : nullptr, timer_.get()}));
   }
