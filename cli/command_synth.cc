@@ -1,6 +1,6 @@
 // weft synth: random checkpoints.
-#include <chrono>
 
+#include "base/clock.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/model_location.h"
@@ -8,10 +8,6 @@
 
 namespace weft {
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 class SynthCommand : public Command {
  public:
@@ -38,7 +34,7 @@ class SynthCommand : public Command {
     const std::vector<int> cores = usable_cores();
     ThreadPool pool(threads_ > 0 ? threads_ : static_cast<int>(std::max<size_t>(cores.size(), 1)));
     const InterruptGuard interrupt;
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     const auto progress = [&](int64_t bytes) -> Status {
       console.progress(fmt::format("writing {}: {} of {}, {:.0f} MB/s", out_, bytes_text(static_cast<double>(bytes)),
                                    bytes_text(total),

@@ -72,19 +72,6 @@ std::string declarations(const ChatMessage& message) {
   return out;
 }
 
-Result<std::string> call_text(const ToolCall& call) {
-  WEFT_ASSIGN_OR_RETURN(const OrderedJson arguments, call_arguments(call));
-  std::string out = fmt::format("{} name=\"{}\">\n", kInvokeOpen, call.name);
-  std::string_view separator;
-  for (const auto& item : arguments.items()) {
-    const bool is_string = item.value().is_string();
-    out += fmt::format("{}{} name=\"{}\" string=\"{}\">{}{}>", separator, kParameterOpen, item.key(), is_string,
-                       is_string ? item.value().get<std::string>() : python_json(item.value()), kParameterClose);
-    separator = "\n";
-  }
-  return out + fmt::format("\n{}>", kInvokeClose);
-}
-
 class Renderer {
  public:
   Renderer(Messages messages, const ChatOptions& options) : options_(options) {
@@ -159,7 +146,7 @@ class Renderer {
     if (!message.tool_calls.empty()) {
       out_ += fmt::format("\n\n{}>", kFunctionCallsOpen);
       for (const ToolCall& call : message.tool_calls) {
-        WEFT_ASSIGN_OR_RETURN(const std::string text, call_text(call));
+        WEFT_ASSIGN_OR_RETURN(const std::string text, dsml_call(call));
         out_ += "\n" + text;
       }
       out_ += fmt::format("\n{}", kFunctionCallsClose);

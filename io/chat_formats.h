@@ -17,6 +17,8 @@ Status check_message(const ChatMessage& message, size_t index, size_t count);
 
 // The arguments of a tool call: a JSON object.
 Result<OrderedJson> call_arguments(const ToolCall& call);
+// A call between invoke tags, as DeepSeek-V3.2 and V4 write it.
+Result<std::string> dsml_call(const ToolCall& call);
 
 using Messages = std::span<const ChatMessage>;
 Result<std::string> render_deepseek_v32(Messages messages, const ChatOptions& options);

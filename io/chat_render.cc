@@ -101,19 +101,6 @@ ptrdiff_t last_question(const std::vector<Turn>& turns) {
   return turns.rend() - it - 1;
 }
 
-Result<std::string> call_text(const ToolCall& call) {
-  std::string out = fmt::format("{} name=\"{}\">\n", chat::kInvokeOpen, call.name);
-  WEFT_ASSIGN_OR_RETURN(const OrderedJson arguments, chat::call_arguments(call));
-  std::string_view separator;
-  for (const auto& item : arguments.items()) {
-    const bool is_string = item.value().is_string();
-    out += fmt::format("{}{} name=\"{}\" string=\"{}\">{}{}>", separator, chat::kParameterOpen, item.key(), is_string,
-                       is_string ? item.value().get<std::string>() : python_json(item.value()), chat::kParameterClose);
-    separator = "\n";
-  }
-  return out + fmt::format("\n{}>", chat::kInvokeClose);
-}
-
 std::string declarations(const ChatMessage& message) {
   std::string out;
   if (!message.tools.empty()) out += "\n\n" + chat_tools_text(message.tools);
@@ -191,7 +178,7 @@ class Renderer {
     if (!message.tool_calls.empty()) {
       out_ += fmt::format("\n\n{}>\n", chat::kToolCallsOpen);
       for (const ToolCall& call : message.tool_calls) {
-        WEFT_ASSIGN_OR_RETURN(const std::string text, call_text(call));
+        WEFT_ASSIGN_OR_RETURN(const std::string text, chat::dsml_call(call));
         out_ += text + "\n";
       }
       out_ += chat::kToolCallsClose;
@@ -279,6 +266,19 @@ Result<OrderedJson> call_arguments(const ToolCall& call) {
   OrderedJson arguments = OrderedJson::parse(call.arguments, nullptr, /*allow_exceptions=*/false);
   if (!arguments.is_object()) return invalid_argument(where + ": expected a JSON object");
   return arguments;
+}
+
+Result<std::string> dsml_call(const ToolCall& call) {
+  std::string out = fmt::format("{} name=\"{}\">\n", kInvokeOpen, call.name);
+  WEFT_ASSIGN_OR_RETURN(const OrderedJson arguments, call_arguments(call));
+  std::string_view separator;
+  for (const auto& item : arguments.items()) {
+    const bool is_string = item.value().is_string();
+    out += fmt::format("{}{} name=\"{}\" string=\"{}\">{}{}>", separator, kParameterOpen, item.key(), is_string,
+                       is_string ? item.value().get<std::string>() : python_json(item.value()), kParameterClose);
+    separator = "\n";
+  }
+  return out + fmt::format("\n{}>", kInvokeClose);
 }
 
 }  // namespace chat

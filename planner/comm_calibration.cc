@@ -1,9 +1,9 @@
 #include "planner/comm_calibration.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/function_ref.h"
 #include "comm/blocks.h"
 #include "comm/thread_comm.h"
@@ -12,8 +12,6 @@
 
 namespace weft {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kWidth = 1024;
 constexpr int64_t kRows[] = {8, 64, 512, 8192};  // of fp32 values of kWidth: 32 KiB to 32 MiB
@@ -29,7 +27,7 @@ Result<double> time_calls(Communicator& comm, int64_t bytes, FunctionRef<Status(
     WEFT_RETURN_IF_ERROR(comm.barrier("start"));
     const auto start = Clock::now();
     WEFT_RETURN_IF_ERROR(call());
-    time = std::chrono::duration<double>(Clock::now() - start).count();
+    time = seconds_since(start);
   }
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];

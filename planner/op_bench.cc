@@ -5,24 +5,20 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/int_math.h"
 #include "kernels/machine_bench/bench_runner.h"
 
 namespace weft {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int64_t kStoreBytes = int64_t{160} << 20;  // several times a last-level cache of 32 MB
 constexpr int64_t kStays = int64_t{6} << 20;         // of one rank, in a cache of its size
 constexpr int64_t kPage = 4096;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // All ranks come here before any goes on.
 class Meeting {

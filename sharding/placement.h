@@ -31,6 +31,9 @@ struct Placement {
 using Placements = std::array<Placement, kNumMeshAxes>;
 
 // "" when replicated on all axes, else e.g. " tp:shard(1) pcp:shard(0) tp:partial"
+inline Placement& on(Placements& placements, MeshAxis axis) { return placements[static_cast<size_t>(axis)]; }
+inline const Placement& on(const Placements& placements, MeshAxis axis) { return placements[static_cast<size_t>(axis)]; }
+
 std::string to_string(const Placements& placements);
 
 }  // namespace weft

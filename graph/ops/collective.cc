@@ -8,16 +8,11 @@
 #include "base/int_math.h"
 #include "base/numeric.h"
 #include "comm/bytes.h"
+#include "graph/ops/between_ranks.h"
+#include "graph/ops/scratch.h"
 
 namespace weft {
 namespace {
-
-constexpr int64_t kAlignment = 64;
-constexpr int64_t kQuantBlock = 128;
-
-int64_t aligned(int64_t bytes) { return align_up(bytes, kAlignment); }
-Placement& on(Placements& placements, MeshAxis axis) { return placements[static_cast<size_t>(axis)]; }
-const Placement& on(const ValueType& type, MeshAxis axis) { return type.placement[static_cast<size_t>(axis)]; }
 
 // Bytes of one row (all dimensions but the first).
 int64_t row_bytes_of(const TensorType& type) {
@@ -40,16 +35,14 @@ Result<std::vector<Placements>> moved(std::string_view op, TypeSpan in, MeshAxis
     const std::string placed = to_string(only);
     return placed.empty() ? fmt::format("whole on {}", mesh_axis_name(axis)) : placed.substr(1);
   };
-  if (on(in[0], axis) != from) {
+  if (on(in[0].placement, axis) != from) {
     return invalid_argument(
-        fmt::format("{}: the input is {}, expected {}", op, text(on(in[0], axis)), text(from)));
+        fmt::format("{}: the input is {}, expected {}", op, text(on(in[0].placement, axis)), text(from)));
   }
   Placements out = in[0].placement;
   on(out, axis) = to;
   return std::vector<Placements>{out};
 }
-
-Status expect_group(std::string_view op, int64_t size) { return expect_range(op, "size of the group", size, 2, 1 << 20); }
 
 Status expect_partial_sum(std::string_view op, TypeSpan in, int64_t size, DType dtype) {
   WEFT_RETURN_IF_ERROR(expect_inputs(op, in, 1, 1));
@@ -66,24 +59,10 @@ Status expect_rows(std::string_view op, TypeSpan in, int64_t capacity) {
   return invalid_argument(fmt::format("{}: {} has no rows of the step", op, to_string(in[0])));
 }
 
-Communicator& group_of(RunContext& ctx, MeshAxis axis, int64_t size) {
-  WEFT_CHECK(ctx.ranks != nullptr && ctx.ranks->size_of(axis) == size && ctx.ranks->group_of(axis) != nullptr,
-             "{}: a group of {} ranks along {} is not there", ctx.name, size, mesh_axis_name(axis));
-  return *ctx.ranks->group_of(axis);
-}
-
 // The split of the rows over the axis that made `set`.
 const RowSplit& split_of(const RunContext& ctx, RowSet set) {
   WEFT_CHECK(ctx.row_sets != nullptr, "{}: no row sets", ctx.name);
   return ctx.row_sets->of(ctx.rows, set);
-}
-
-// How an op between ranks travels.
-void travels(Work& work, CommPattern pattern, MeshAxis axis, int64_t size, int64_t calls = 1) {
-  work.pattern = pattern;
-  work.axis = axis;
-  work.group_size = size;
-  work.calls = calls;
 }
 
 ValueType with_capacity(const ValueType& in, int64_t capacity) {
@@ -344,16 +323,16 @@ Result<std::vector<Placements>> SharedQuantise::placements(TypeSpan in) const {
 
 Work SharedQuantise::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   Work work = streaming_work(in, out);
-  const int64_t maxima = in[0].shape()[0] * ceil_div(row_width(in[0].shape()) * size, kQuantBlock);
+  const int64_t maxima = in[0].shape()[0] * ceil_div(row_width(in[0].shape()) * size, SharedQuantise::kBlock);
   work.bytes_sent = all_reduce_max_bytes(size, maxima);
   travels(work, CommPattern::kAllGather, axis, size);  // of the maxima
-  work.scratch_bytes = 2 * aligned(maxima * 4);
+  work.scratch_bytes = 2 * aligned_scratch(maxima * 4);
   return work;
 }
 
 Status SharedQuantise::run(RunContext& ctx) const {
   const TensorView &x = ctx.in[0], &y = ctx.out[0];
-  const int64_t rows = x.shape()[0], width = row_width(x.shape()), blocks = ceil_div(width * size, kQuantBlock);
+  const int64_t rows = x.shape()[0], width = row_width(x.shape()), blocks = ceil_div(width * size, SharedQuantise::kBlock);
   Communicator& group = group_of(ctx, axis, size);
   const int64_t first = group.rank() * width;  // column of the whole row
   const bool narrow = x.dtype() == DType::kBF16;
@@ -362,12 +341,12 @@ Status SharedQuantise::run(RunContext& ctx) const {
     return narrow ? to_float(x.as<bf16>()[i]) : x.as<float>()[i];
   };
   auto* mine = reinterpret_cast<float*>(ctx.scratch.data());
-  auto* maxima = reinterpret_cast<float*>(ctx.scratch.data() + aligned(rows * blocks * 4));
+  auto* maxima = reinterpret_cast<float*>(ctx.scratch.data() + aligned_scratch(rows * blocks * 4));
   for (int64_t t = 0; t < rows; ++t) {
     float* row = mine + t * blocks;
     std::fill(row, row + blocks, kE4m3LeastAbsmax);
     for (int64_t c = 0; c < width; ++c) {  // NaN is skipped, as in kernels/linear
-      float& largest = row[(first + c) / kQuantBlock];
+      float& largest = row[(first + c) / SharedQuantise::kBlock];
       const float v = std::fabs(at(t, c));
       if (v > largest) largest = v;
     }
@@ -375,7 +354,7 @@ Status SharedQuantise::run(RunContext& ctx) const {
   WEFT_RETURN_IF_ERROR(group.all_reduce_max(ctx.name, mine, maxima, rows * blocks));
   for (int64_t t = 0; t < rows; ++t) {
     for (int64_t c = 0; c < width; ++c) {
-      const float value = e4m3_round_trip(at(t, c), e4m3_block_scale(maxima[t * blocks + (first + c) / kQuantBlock]));
+      const float value = e4m3_round_trip(at(t, c), e4m3_block_scale(maxima[t * blocks + (first + c) / SharedQuantise::kBlock]));
       if (narrow) {
         y.as<bf16>()[t * width + c] = to_bf16(value);
       } else {
@@ -388,7 +367,7 @@ Status SharedQuantise::run(RunContext& ctx) const {
 
 int64_t SharedQuantise::bytes_sent(const RunContext& ctx) const {
   const Shape& x = ctx.in[0].shape();
-  return all_reduce_max_bytes(size, x[0] * ceil_div(row_width(x) * size, kQuantBlock));
+  return all_reduce_max_bytes(size, x[0] * ceil_div(row_width(x) * size, SharedQuantise::kBlock));
 }
 
 // ---- RowAbsmax
@@ -409,7 +388,7 @@ Work RowAbsmax::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   Work work = streaming_work(in, out);
   work.bytes_sent = all_reduce_max_bytes(size, in[0].shape()[0]);
   travels(work, CommPattern::kAllGather, axis, size);
-  work.scratch_bytes = aligned(in[0].shape()[0] * 4);
+  work.scratch_bytes = aligned_scratch(in[0].shape()[0] * 4);
   return work;
 }
 
@@ -509,8 +488,8 @@ Work ExpertDispatch::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   work.bytes_sent = (size - 1) * 8 + static_cast<int64_t>(remote_ranks(size, experts, top_k) * static_cast<double>(rows * row));
   travels(work, CommPattern::kAllToAll, axis, size, 3);  // counts, routes, rows
   // Rows for every peer, and the routing of both sides.
-  work.scratch_bytes = aligned(size * rows * row_bytes_of(in[0].tensor)) + aligned(size * rows * RouteBytes{top_k}.bytes()) +
-                       aligned(capacity * RouteBytes{top_k}.bytes());
+  work.scratch_bytes = aligned_scratch(size * rows * row_bytes_of(in[0].tensor)) + aligned_scratch(size * rows * RouteBytes{top_k}.bytes()) +
+                       aligned_scratch(capacity * RouteBytes{top_k}.bytes());
   return work;
 }
 
@@ -526,8 +505,8 @@ Status ExpertDispatch::run(RunContext& ctx) const {
   WEFT_RETURN_IF_ERROR(group.all_to_all(ctx.name, {counts(sent), counts(received)}));
 
   std::byte* rows_out = ctx.scratch.data();
-  std::byte* routes_out = rows_out + aligned(size * (capacity / size) * row);
-  std::byte* routes_in = routes_out + aligned(size * (capacity / size) * route);
+  std::byte* routes_out = rows_out + aligned_scratch(size * (capacity / size) * row);
+  std::byte* routes_in = routes_out + aligned_scratch(size * (capacity / size) * route);
   std::vector<Blocks> send_rows, send_routes, recv_rows, recv_routes;
   int64_t at = 0, total = 0;
   for (size_t p = 0; p < sent.size(); ++p) {
@@ -605,7 +584,7 @@ Work ExpertCombine::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   work.bytes_sent = static_cast<int64_t>(remote * static_cast<double>(rows * top_k * slot));
   travels(work, CommPattern::kAllToAll, axis, size);
   work.flops = static_cast<double>(rows * top_k * in[0].shape()[2]);
-  work.scratch_bytes = aligned(in[0].shape()[0] * top_k * slot) + aligned(rows * top_k * slot);
+  work.scratch_bytes = aligned_scratch(in[0].shape()[0] * top_k * slot) + aligned_scratch(rows * top_k * slot);
   return work;
 }
 
@@ -637,7 +616,7 @@ Status ExpertCombine::run(RunContext& ctx) const {
   }
   // Mine come back the way they went: by rank of their expert, ascending row, ascending slot.
   const int64_t rows = expert.shape()[0];
-  std::byte* back = packed + aligned(used * slot);
+  std::byte* back = packed + aligned_scratch(used * slot);
   WEFT_CHECK(back + rows * top_k * slot <= ctx.scratch.data() + ctx.scratch.size(), "{}: scratch", ctx.name);
   std::vector<int64_t> first(static_cast<size_t>(size) + 1, 0);
   for (int64_t i = 0; i < rows * top_k; ++i) {

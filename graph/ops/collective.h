@@ -147,6 +147,7 @@ struct HeadsToRows {
 
 struct SharedQuantise {
   static constexpr std::string_view kName = "shared_quantise";
+  static constexpr int64_t kBlock = 128;
   MeshAxis axis = MeshAxis::kTp;
   int64_t size = 1;
 

@@ -8,6 +8,7 @@
 #include "comm/bytes.h"
 #include "graph/cache_rows.h"
 #include "graph/context_sums.h"
+#include "graph/ops/between_ranks.h"
 #include "graph/ops/index_scores.h"
 #include "graph/ops/scratch.h"
 #include "kernels/index_topk/index_topk.h"
@@ -15,18 +16,9 @@
 namespace weft {
 namespace {
 
-const Placement& on(const ValueType& type, MeshAxis axis) { return type.placement[static_cast<size_t>(axis)]; }
-
 Status expect_split_entries(std::string_view op, const ValueType& entries, MeshAxis axis) {
-  if (on(entries, axis) == Placement::sharded(1)) return {};
+  if (on(entries.placement, axis) == Placement::sharded(1)) return {};
   return invalid_argument(fmt::format("{}: entries are {}, not split over {}", op, to_string(entries), mesh_axis_name(axis)));
-}
-
-// First place of each rank's rows when they stand rank after rank.
-std::vector<int64_t> first_places(const std::vector<int64_t>& counts) {
-  std::vector<int64_t> first(counts.size());
-  std::exclusive_scan(counts.begin(), counts.end(), first.begin(), int64_t{0});
-  return first;
 }
 
 }  // namespace
@@ -79,10 +71,7 @@ Work FetchEntries::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
   const int64_t rows = env.segments.empty() ? capacity : std::min(capacity, entry_sums(env.segments, ratio, at_most).distinct);
   Work work;
   work.bytes_sent = all_gather_bytes(size, rows, row);
-  work.pattern = CommPattern::kAllGather;
-  work.axis = axis;
-  work.group_size = size;
-  work.calls = 1;
+  travels(work, CommPattern::kAllGather, axis, size);
   work.bytes_stored = ceil_div(rows, size) * row;
   work.bytes_read = work.bytes_stored;
   work.bytes_written = rows * row;
@@ -97,10 +86,8 @@ Work FetchEntries::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
 }
 
 Status FetchEntries::run(RunContext& ctx) const {
-  WEFT_CHECK(ctx.ranks != nullptr && ctx.ranks->size_of(axis) == size && ctx.ranks->group_of(axis) != nullptr &&
-                 ctx.cache_shard.shard.ranks == size,
-             "{}: a group of {} ranks along {} is not there", ctx.name, size, mesh_axis_name(axis));
-  Communicator& group = *ctx.ranks->group_of(axis);
+  Communicator& group = group_of(ctx, axis, size);
+  WEFT_CHECK(ctx.cache_shard.shard.ranks == size, "{}: entries on {} ranks, expected {}", ctx.name, ctx.cache_shard.shard.ranks, size);
   return ctx.in.size() == 2 ? fetch_picked(ctx, group) : fetch_visible(ctx, group);
 }
 

@@ -8,31 +8,11 @@
 #include "base/numeric.h"
 #include "comm/bytes.h"
 #include "graph/cache_rows.h"
+#include "graph/ops/between_ranks.h"
 #include "graph/ops/scratch.h"
 #include "kernels/sparse_attention/sparse_attention.h"
 
 namespace weft {
-namespace {
-
-Placement& on(Placements& placements, MeshAxis axis) { return placements[static_cast<size_t>(axis)]; }
-
-Communicator& group_of(const RunContext& ctx, MeshAxis axis, int64_t size) {
-  WEFT_CHECK(ctx.ranks != nullptr && ctx.ranks->size_of(axis) == size && ctx.ranks->group_of(axis) != nullptr,
-             "{}: a group of {} ranks along {} is not there", ctx.name, size, mesh_axis_name(axis));
-  return *ctx.ranks->group_of(axis);
-}
-
-Status expect_group(std::string_view op, int64_t size) { return expect_range(op, "size of the group", size, 2, 1 << 20); }
-
-void travels(Work& work, CommPattern pattern, MeshAxis axis, int64_t size) {
-  work.pattern = pattern;
-  work.axis = axis;
-  work.group_size = size;
-  work.calls = 1;
-}
-
-}  // namespace
-
 // ---- GatherHeads
 
 Result<ValueTypes> GatherHeads::infer(TypeSpan in) const {

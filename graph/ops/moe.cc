@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/int_math.h"
+#include "graph/ops/scratch.h"
 #include "kernels/experts/experts.h"
 #include "kernels/moe_route/moe_route.h"
 
@@ -10,12 +11,9 @@ namespace weft {
 namespace {
 
 constexpr int64_t kRowsPerTask = 16;
-constexpr int64_t kAlignment = 64;
-
-int64_t aligned(int64_t bytes) { return align_up(bytes, kAlignment); }
 
 // The kernel's list of matrices lies at the front of the scratch.
-int64_t matrix_list_bytes(int64_t matrices) { return aligned(matrices * static_cast<int64_t>(sizeof(WeightMatrix))); }
+int64_t matrix_list_bytes(int64_t matrices) { return aligned_scratch(matrices * static_cast<int64_t>(sizeof(WeightMatrix))); }
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include "base/int_math.h"
 #include "comm/bytes.h"
 #include "graph/cache_rows.h"
+#include "graph/ops/between_ranks.h"
 #include "graph/ops/group_compressor.h"
 #include "graph/ops/scratch.h"
 
@@ -65,12 +66,6 @@ class Holders {
  private:
   std::vector<std::vector<int32_t>> at_;
 };
-
-std::vector<int64_t> first_places(const std::vector<int64_t>& counts) {
-  std::vector<int64_t> first(counts.size());
-  std::exclusive_scan(counts.begin(), counts.end(), first.begin(), int64_t{0});
-  return first;
-}
 
 // What every rank computes and misses.
 struct Exchanged {
@@ -139,10 +134,7 @@ Work SplitCompressor::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const 
   Work work = compressor.work(in, out, env);
   work.bytes_sent = (overlap ? compressor.ratio * row : 0) + all_gather_bytes(size, std::min(all, in[3].shape()[1]), row) +
                     all_gather_bytes(size, all / compressor.ratio, entry);
-  work.pattern = CommPattern::kAllGather;
-  work.axis = axis;
-  work.group_size = size;
-  work.calls = 3;
+  travels(work, CommPattern::kAllGather, axis, size, 3);
   Carver carver(nullptr);
   const Scratch scratch(carver, Room(*this, in[0].shape(), in[2].shape(), in[3].shape()), w, entry,
                         env.num_threads * GroupCompressor::scratch_bytes(compressor, w, d));
@@ -163,10 +155,9 @@ int64_t SplitCompressor::bytes_sent(const RunContext& ctx) const {
 }
 
 Status SplitCompressor::run(RunContext& ctx) const {
-  WEFT_CHECK(ctx.ranks != nullptr && ctx.ranks->size_of(axis) == size && ctx.ranks->group_of(axis) != nullptr &&
-                 ctx.row_set != RowSet::kAll && parent(ctx.row_set) == RowSet::kAll,
-             "{}: rows are not split over {} ranks along {}", kName, size, mesh_axis_name(axis));
-  Communicator& group = *ctx.ranks->group_of(axis);
+  Communicator& group = group_of(ctx, axis, size);
+  WEFT_CHECK(ctx.row_set != RowSet::kAll && parent(ctx.row_set) == RowSet::kAll, "{}: rows are not split over {} ranks along {}", kName,
+             size, mesh_axis_name(axis));
   const int64_t w = ctx.in[0].shape()[1], d = ctx.in[2].shape()[0], ratio = compressor.ratio, window = w / d * ratio;
   const int64_t row_bytes = 2 * w * static_cast<int64_t>(sizeof(float)), entry_bytes = TensorType{ctx.in[4].dtype(), {d}}.bytes();
   const RingRows ring(ctx.in[3]);

@@ -10,15 +10,10 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kQuantBlock = 128;
-
 template <class... T>
 bool is_any(const Op& op) {
   return (std::holds_alternative<T>(op) || ...);
 }
-
-Placement& on(Placements& placements, MeshAxis axis) { return placements[static_cast<size_t>(axis)]; }
-const Placement& on(const Placements& placements, MeshAxis axis) { return placements[static_cast<size_t>(axis)]; }
 
 RowSet without_tp(RowSet set) { return set == RowSet::kTp ? RowSet::kAll : set == RowSet::kPcpTp ? RowSet::kPcp : set; }
 
@@ -418,7 +413,7 @@ class Sharder {
     if (linear == nullptr || linear->act_quant != ActQuant::kFp8Block128 || linear->groups > 1) return {};
     const Shape& x = to_.value(in[0]).type.shape();
     const int64_t width = x.rank() == 3 ? x[1] * x[2] : x[1];
-    if (on(wanted[0], MeshAxis::kTp) != Placement::sharded(1) || width % kQuantBlock == 0) return {};
+    if (on(wanted[0], MeshAxis::kTp) != Placement::sharded(1) || width % SharedQuantise::kBlock == 0) return {};
     WEFT_ASSIGN_OR_RETURN(const auto out, to_.add_node(SharedQuantise{MeshAxis::kTp, size(MeshAxis::kTp)}, {in[0]},
                                                        name + ".shared_quantise", node.region, Stream::kComm));
     in[0] = out[0];

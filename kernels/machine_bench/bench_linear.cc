@@ -2,15 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "kernels/experts/experts.h"
 #include "kernels/machine_bench/bench_runner.h"
 #include "kernels/machine_bench/onednn_matmul.h"
 
 namespace weft {
 namespace {
-
 
 struct Matrix {
   std::string_view name;
@@ -319,7 +318,6 @@ Status bench_experts(BenchRunner& runner, const BenchModel& model) {
 
 Status bench_canonical_blocks(BenchRunner& runner, const BenchModel& model) {
   constexpr int64_t kBlocks = 16;
-  using Clock = std::chrono::steady_clock;
   for (const int64_t num_rows : {1, 512}) {
     KernelBenchResult row;
     row.kernel = "canonical blocks";
@@ -349,7 +347,7 @@ Status bench_canonical_blocks(BenchRunner& runner, const BenchModel& model) {
         const auto timed = [&](auto run) {
           const auto start = Clock::now();
           run();
-          const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+          const double seconds = seconds_since(start);
           layer += seconds;
           return seconds;
         };

@@ -3,18 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
+
+#include "base/clock.h"
 
 namespace weft {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 double time_calls(FunctionRef<void()> call, int64_t calls) {
   const auto start = Clock::now();
   for (int64_t i = 0; i < calls; ++i) call();
-  return std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(calls);
+  return seconds_since(start) / static_cast<double>(calls);
 }
 
 // Calls that are timed together, so that reading the clock does not count.

@@ -3,21 +3,17 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 
+#include "base/clock.h"
 #include "kernels/machine_bench/machine_bench.h"
 #include "kernels/machine_bench/machine_loops.h"
 #include "tensor/buffer.h"
 
 namespace weft {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 double ref_fma(int64_t iterations, float* sink) {
   float chain[8] = {1, 1, 1, 1, 1, 1, 1, 1};
