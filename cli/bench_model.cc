@@ -28,6 +28,7 @@ std::string BenchTest::name() const {
   std::string name = fmt::format("{}{}", kind == BenchKind::kPrefill ? "pp" : "tg", tokens);
   if (batch > 1) name += fmt::format(" b{}", batch);
   if (depth > 0) name += fmt::format(" @ d{}", depth);
+  if (computed_depth() < depth) name += fmt::format(" ({} computed)", computed_depth());
   if (drafts > 0) name += fmt::format(" mtp{}", drafts);
   return name;
 }
@@ -96,13 +97,14 @@ Result<BenchResult> ModelBench::run(const BenchTest& test, int repetitions, cons
 }
 
 Status ModelBench::prepare(const BenchTest& test) {
-  if (test.depth == 0 || (test.depth == saved_depth_ && test.drafts == saved_drafts_)) return {};
+  const int64_t depth = test.computed_depth();
+  if (test.depth == 0 || (test.depth == saved_depth_ && depth == saved_computed_ && test.drafts == saved_drafts_)) return {};
   WEFT_ASSIGN_OR_RETURN(const int32_t slot, engine_.open_sequence());
-  const std::vector<int32_t> tokens = random_tokens(test.depth, kDepthStream);
+  const std::vector<int32_t> tokens = random_tokens(depth, kDepthStream);
   Status status;
   if (test.drafts == 0) {
-    for (int64_t begin = 0; begin < test.depth && status.ok();) {
-      const int64_t rows = std::min(engine_.options().max_step_tokens, test.depth - begin);
+    for (int64_t begin = 0; begin < depth && status.ok();) {
+      const int64_t rows = std::min(engine_.options().max_step_tokens, depth - begin);
       const Engine::Request request{slot, std::span(tokens).subspan(begin, rows), Engine::Logits::kNone};
       status = engine_.step({&request, 1});
       if (status.ok()) status = check_interrupt();
@@ -124,7 +126,12 @@ Status ModelBench::prepare(const BenchTest& test) {
   }
   if (status.ok()) {
     WEFT_ASSIGN_OR_RETURN(saved_, engine_.save(slot));
+    if (depth < test.depth) {
+      const std::vector<CacheSpec> specs = engine_.model().caches(engine_.options().mode, engine_.caches().capacity());
+      WEFT_ASSIGN_OR_RETURN(saved_, stretch(specs, saved_, test.depth, seed_));
+    }
     saved_depth_ = test.depth;
+    saved_computed_ = depth;
     saved_drafts_ = test.drafts;
   }
   engine_.close_sequence(slot);

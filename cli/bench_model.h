@@ -3,6 +3,7 @@
 //   pp N   a prompt of N tokens, logits of the last one        tg N   N tokens, one per sequence and step
 // each by `batch` sequences at a time, after `depth` tokens that are not timed. Tokens are random: what they are does not matter
 // but for which experts they pick. With drafts, tg generates greedily instead, since random tokens would accept no draft.
+// A deep context takes long to compute; where `computed` is below `depth`, the caches' rows beyond it are drawn from those before.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,10 @@ struct BenchTest {
   int64_t tokens = 512;  // per sequence
   int64_t batch = 1;
   int64_t depth = 0;
-  int64_t drafts = 0;  // kDecode
+  int64_t drafts = 0;    // kDecode
+  int64_t computed = 0;  // of depth, at most; 0: all
+
+  int64_t computed_depth() const { return computed > 0 && computed < depth ? computed : depth; }
 
   std::string name() const;  // "pp512", "tg64 b4 @ d4096"
 };
@@ -72,7 +76,7 @@ class ModelBench {
   const std::function<bool()>* interrupted_ = nullptr;
   // The state after `depth` tokens, kept from test to test.
   SavedSequence saved_;
-  int64_t saved_depth_ = 0, saved_drafts_ = 0;
+  int64_t saved_depth_ = 0, saved_computed_ = 0, saved_drafts_ = 0;
 };
 
 // What the steps of a test cost by the work() of their ops, without running them.

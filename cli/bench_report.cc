@@ -75,6 +75,7 @@ OrderedJson bench_json(const BenchResult& result, const MachineLimits& machine) 
                       {"tokens", test.tokens},
                       {"batch", test.batch},
                       {"depth", test.depth},
+                      {"depth_computed", test.computed_depth()},
                       {"drafts", test.drafts},
                       {"tokens_per_s", result.tokens_per_s()},
                       {"tokens_per_s_spread", result.tokens_per_s_spread()},

@@ -341,6 +341,12 @@ TEST_F(CliTest, BenchPrintsATable) {
   for (const char* test : {"| pp8 ", "| tg2 ", "| pp8 b2 @ d16 ", "| tg2 b2 @ d16 "}) {
     EXPECT_NE(table.out.find(test), std::string::npos) << table.out;
   }
+  const Output sampled = weft("bench @S --prompt 8 --gen 2 --depth 300 --depth-computed 130 -r 1 --no-limits");
+  EXPECT_EQ(sampled.code, 0) << sampled.err;
+  EXPECT_NE(sampled.out.find("| tg2 @ d300 (130 computed) "), std::string::npos) << sampled.out;
+  const Output none = weft("bench @S --prompt 8 --gen 2 --depth 300 --depth-computed 3 -r 1 --no-limits");
+  EXPECT_EQ(none.code, 2) << none.err;
+  EXPECT_NE(none.err.find("a context of 3 tokens has no entry of cache"), std::string::npos) << none.err;
   const Json json = this->json(args + " --mtp 1");
   ASSERT_EQ(json["results"].size(), 8u);
   for (const Json& result : json["results"]) {

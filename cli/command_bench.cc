@@ -15,6 +15,7 @@ constexpr char kExamples[] =
     "  weft bench MODEL_DIR\n"
     "  weft bench MODEL_DIR --prompt 512,2048 --gen 64 --depth 0,4096,32768 -r 3\n"
     "  weft bench MODEL_DIR --prompt 0 --gen 128 --batch 1,4 --mtp 1 --json\n"
+    "  weft bench MODEL_DIR --prompt 0 --gen 32 --depth 1024,131072 --depth-computed 1024\n"
     "  weft bench MODEL_DIR --layout tp2+sp --memory\n"
     "  weft bench MODEL_DIR --layout pcp2+split=zigzag --prompt 32768 --gen 0 --ops\n"
     "  weft bench kernels --filter linear\n";
@@ -48,7 +49,7 @@ class BenchCommand : public Command {
 
   ModelArgs model_;
   std::vector<int64_t> prompts_ = {512}, gens_ = {64}, batches_ = {1}, depths_ = {0};
-  int64_t step_tokens_ = 512, drafts_ = 0;
+  int64_t step_tokens_ = 512, drafts_ = 0, computed_ = 0;
   int repetitions_ = 5;
   uint64_t seed_ = 0;
   bool no_limits_ = false, memory_ = false, ops_ = false;
@@ -67,6 +68,9 @@ void BenchCommand::declare(CLI::App& app) {
   list("--gen", gens_, 0, "tokens to generate; 0: none");
   list("--batch", batches_, 1, "sequences at a time");
   list("--depth", depths_, 0, "tokens that are in the context before");
+  app.add_option("--depth-computed", computed_, "tokens of a depth to compute; the caches' other rows are drawn from theirs; 0: all")
+      ->check(whole_number(0))
+      ->capture_default_str();
   app.add_option("-r,--repetitions", repetitions_, "of each test")->check(whole_number(1))->capture_default_str();
   app.add_option("--step-tokens", step_tokens_, "longest step; longer prompts are cut")
       ->check(whole_number(1))
@@ -116,10 +120,10 @@ std::vector<BenchTest> BenchCommand::tests() const {
   for (const int64_t depth : depths_) {
     for (const int64_t batch : batches_) {
       for (const int64_t n : prompts_) {
-        if (n > 0) tests.push_back({BenchKind::kPrefill, n, batch, depth, 0});
+        if (n > 0) tests.push_back({BenchKind::kPrefill, n, batch, depth, 0, computed_});
       }
       for (const int64_t n : gens_) {
-        if (n > 0) tests.push_back({BenchKind::kDecode, n, batch, depth, drafts_});
+        if (n > 0) tests.push_back({BenchKind::kDecode, n, batch, depth, drafts_, computed_});
       }
     }
   }

@@ -5,6 +5,7 @@
 
 #include "base/int_math.h"
 #include "graph/cache_rows.h"
+#include "runtime/counter_rng.h"
 
 namespace weft {
 namespace {
@@ -26,6 +27,28 @@ std::vector<std::byte> join_entries(const CacheSpec& spec, int64_t length, std::
                 static_cast<size_t>(spec.row_bytes()));
   }
   return rows;
+}
+
+Result<SavedSequence> stretch(std::span<const CacheSpec> specs, const SavedSequence& saved, int64_t length, uint64_t seed) {
+  WEFT_CHECK(saved.rows.size() == specs.size() && saved.length <= length, "{} caches of {} tokens", saved.rows.size(), saved.length);
+  SavedSequence longer{length, saved.rows};
+  for (size_t c = 0; c < specs.size(); ++c) {
+    const CacheSpec& spec = specs[c];
+    if (spec.kind == CacheKind::kRing) continue;
+    const int64_t have = saved_rows(spec, saved.length), want = saved_rows(spec, length);
+    if (want > have && have == 0) {
+      return invalid_argument(fmt::format("a context of {} tokens has no entry of cache '{}' to draw others from; expected at least {} tokens",
+                                          saved.length, spec.name, spec.ratio));
+    }
+    const auto bytes = static_cast<size_t>(spec.row_bytes());
+    longer.rows[c].resize(static_cast<size_t>(want) * bytes);
+    for (int64_t i = have; i < want; ++i) {
+      // Entries of one position are drawn together, as the caches of a token belong together.
+      const auto from = static_cast<size_t>(uniform({seed, 0, i * spec.ratio}, DrawPurpose::kToken) * static_cast<double>(have));
+      std::memcpy(longer.rows[c].data() + static_cast<size_t>(i) * bytes, saved.rows[c].data() + from * bytes, bytes);
+    }
+  }
+  return longer;
 }
 
 std::byte* CacheStore::saved_row(const CacheSpec& spec, const TensorView& cache, int32_t slot, int64_t i) const {

@@ -32,6 +32,10 @@ struct SavedSequence {
   bool operator==(const SavedSequence&) const = default;
 };
 
+// A sequence of `length` tokens that measures like a computed one: its entries are drawn from those of `saved`, its rings are the
+// same. Errors where a cache has no entry to draw from.
+Result<SavedSequence> stretch(std::span<const CacheSpec> specs, const SavedSequence& saved, int64_t length, uint64_t seed);
+
 class CacheStore {
  public:
   static Result<CacheStore> create(std::vector<CacheSpec> specs, const CacheCapacity& capacity, const CacheShard& shard = {});
