@@ -48,8 +48,8 @@ void Communicator::split_counts(std::span<const int64_t> counts) {
   }
 }
 
-// The rows of first_rows_, each rank's from its own buffer.
-Status Communicator::gather(OpRecord& op, const GatherArgs& args) {
+// send_ and recv_: the rows of first_rows_, each rank's from its own buffer.
+void Communicator::gather_blocks(const GatherArgs& args) {
   WEFT_CHECK(args.rows == first_rows_.back() && args.row_bytes >= 0, "{} rows of {} bytes, the ranks have {}",
              args.rows, args.row_bytes, first_rows_.back());
   const auto block = [&](const void* data, int r) {
@@ -60,13 +60,24 @@ Status Communicator::gather(OpRecord& op, const GatherArgs& args) {
   for (int r = 0; r < size(); ++r) {
     recv_[r] = block(static_cast<std::byte*>(args.dst) + first_rows_[r] * args.row_bytes, r);
   }
-  return do_exchange(op, send_, recv_);
+}
+
+void Communicator::exchange_blocks(const Exchange& exchange) {
+  WEFT_CHECK(exchange.send.first.total_bytes() == exchange.recv.first.total_bytes(), "sends {} bytes to each rank, receives {}",
+             exchange.send.first.total_bytes(), exchange.recv.first.total_bytes());
+  send_.resize(members_.size());
+  recv_.resize(members_.size());
+  for (int peer = 0; peer < size(); ++peer) {
+    send_[peer] = exchange.send.of(peer);
+    recv_[peer] = exchange.recv.of(peer);
+  }
 }
 
 Status Communicator::all_gather(std::string_view name, const GatherArgs& args) {
   OpRecord op = make_op(CommKind::kAllGather, name, args.rows, args.row_bytes);
   split_flat(args.rows);
-  WEFT_RETURN_IF_ERROR(gather(op, args));
+  gather_blocks(args);
+  WEFT_RETURN_IF_ERROR(do_exchange(op, send_, recv_));
   count(CommKind::kAllGather, all_gather_bytes(size(), args.rows, args.row_bytes));
   return {};
 }
@@ -74,7 +85,8 @@ Status Communicator::all_gather(std::string_view name, const GatherArgs& args) {
 Status Communicator::all_gather_v(std::string_view name, const GatherArgs& args, std::span<const int64_t> counts) {
   OpRecord op = make_op(CommKind::kAllGatherV, name, args.rows, args.row_bytes, DType::kU8, -1, hash_counts(counts));
   split_counts(counts);
-  WEFT_RETURN_IF_ERROR(gather(op, args));
+  gather_blocks(args);
+  WEFT_RETURN_IF_ERROR(do_exchange(op, send_, recv_));
   count(CommKind::kAllGatherV, all_gather_v_bytes(size(), counts[rank_], args.row_bytes));
   return {};
 }
@@ -121,15 +133,8 @@ Status Communicator::all_reduce_max(std::string_view name, const float* src, flo
 
 Status Communicator::all_to_all(std::string_view name, const Exchange& exchange) {
   const int64_t bytes = exchange.send.first.total_bytes();
-  WEFT_CHECK(bytes == exchange.recv.first.total_bytes(), "sends {} bytes to each rank, receives {}", bytes,
-             exchange.recv.first.total_bytes());
   OpRecord op = make_op(CommKind::kAllToAll, name, 1, bytes);
-  send_.resize(members_.size());
-  recv_.resize(members_.size());
-  for (int peer = 0; peer < size(); ++peer) {
-    send_[peer] = exchange.send.of(peer);
-    recv_[peer] = exchange.recv.of(peer);
-  }
+  exchange_blocks(exchange);
   WEFT_RETURN_IF_ERROR(do_exchange(op, send_, recv_));
   count(CommKind::kAllToAll, all_to_all_bytes(size(), bytes));
   return {};
@@ -176,6 +181,24 @@ Result<Communicator::Request> Communicator::start_recv(std::string_view name, in
   OpRecord op = make_op(CommKind::kRecv, name, 1, data.total_bytes(), DType::kU8, members_[from]);
   WEFT_ASSIGN_OR_RETURN(Request request, do_start(op, from, data));
   count(CommKind::kRecv, 0);
+  return request;
+}
+
+Result<Communicator::Request> Communicator::start_all_gather(std::string_view name, const GatherArgs& args) {
+  OpRecord op = make_op(CommKind::kAllGather, name, args.rows, args.row_bytes);
+  split_flat(args.rows);
+  gather_blocks(args);
+  WEFT_ASSIGN_OR_RETURN(const Request request, do_start_exchange(op, send_, recv_));
+  count(CommKind::kAllGather, all_gather_bytes(size(), args.rows, args.row_bytes));
+  return request;
+}
+
+Result<Communicator::Request> Communicator::start_all_to_all(std::string_view name, const Exchange& exchange) {
+  const int64_t bytes = exchange.send.first.total_bytes();
+  OpRecord op = make_op(CommKind::kAllToAll, name, 1, bytes);
+  exchange_blocks(exchange);
+  WEFT_ASSIGN_OR_RETURN(const Request request, do_start_exchange(op, send_, recv_));
+  count(CommKind::kAllToAll, all_to_all_bytes(size(), bytes));
   return request;
 }
 

@@ -141,6 +141,16 @@ class Communicator {
   Result<Request> start_send(std::string_view name, int to, const Blocks& data);
   Result<Request> start_recv(std::string_view name, int from, const Blocks& data);
   Status wait(Request request);
+
+  // Collectives that go on while the rank does other things: of the same bytes, names and counts as those above. src and dst
+  // stay untouched until wait() returns. The ranks of a group start them, and wait for them, at the same places among their
+  // calls. Over MPI the transfers are under way from the start and move inside of calls of this rank, progress() among them; ranks
+  // that are threads read their peers' memory in wait(): the copy is work of this rank, whenever it is done.
+  Result<Request> start_all_gather(std::string_view name, const GatherArgs& args);
+  Result<Request> start_all_to_all(std::string_view name, const Exchange& exchange);
+  // Lets what was started go on, without waiting.
+  virtual void progress() {}
+
   Status send(std::string_view name, int to, const Blocks& data);
   Status recv(std::string_view name, int from, const Blocks& data);
 
@@ -181,13 +191,15 @@ class Communicator {
   virtual Status do_broadcast(OpRecord& op, const Blocks& data, int root) = 0;
   virtual Status do_barrier(OpRecord& op) = 0;
   virtual Result<Request> do_start(OpRecord& op, int peer, const Blocks& data) = 0;
+  virtual Result<Request> do_start_exchange(OpRecord& op, std::span<const Blocks> send, std::span<const Blocks> recv) = 0;
   virtual Status do_wait(Request request) = 0;
 
   CommCounters counters_;
 
  private:
   void count(CommKind kind, int64_t bytes_sent);
-  Status gather(OpRecord& op, const GatherArgs& args);
+  void gather_blocks(const GatherArgs& args);
+  void exchange_blocks(const Exchange& exchange);
   Reduction reduction(const ReduceArgs& args);
   void split_flat(int64_t rows);
   void split_counts(std::span<const int64_t> counts);

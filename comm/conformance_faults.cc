@@ -193,6 +193,26 @@ Status chain_of_waits(Communicator& comm) {
   return comm.barrier("all");
 }
 
+Result<Communicator::Request> start_gather(Communicator& comm, Data& data, const char* name) {
+  return comm.start_all_gather(name, {.src = data.src.data(), .dst = data.dst.data(), .rows = comm.size(), .row_bytes = 4});
+}
+
+Status different_started(Communicator& comm) {
+  Data data;
+  WEFT_ASSIGN_OR_RETURN(const auto request, start_gather(comm, data, comm.rank() == 1 ? "wo_b" : "wo_a"));
+  return comm.wait(request);
+}
+
+Status fails_while_started(Communicator& comm) {
+  Data data;
+  comm.set_step(7);
+  WEFT_RETURN_IF_ERROR(gather(comm, "attn_in"));
+  WEFT_ASSIGN_OR_RETURN(const auto request, start_gather(comm, data, "wo_a"));
+  if (comm.rank() == 1) return comm.abort(machine_failed("experts.3: page fault on the weight file"));
+  WEFT_RETURN_IF_ERROR(reduce(comm, "attn_out"));
+  return comm.wait(request);
+}
+
 constexpr CommOptions kDefault;
 constexpr CommOptions kShort{.timeout_s = 0.3, .stuck_timeout_s = 600};
 constexpr CommOptions kImpatient{.timeout_s = 0.3, .stuck_timeout_s = 0.5};
@@ -213,6 +233,16 @@ const std::vector<FaultCase>& fault_cases() {
        kDefault,
        {"different operations", "all_gather 'layers.0'", "rank 2/3, step 0: all_gather 'layers.1'"},
        different_name},
+      {"started",
+       2,
+       kDefault,
+       {"different operations", "all_gather 'wo_a'", "rank 1/2, step 0: all_gather 'wo_b'"},
+       different_started},
+      {"fails_while_started",
+       3,
+       kDefault,
+       {"rank 1/3, step 7, after all_gather '", "experts.3: page fault on the weight file"},
+       fails_while_started},
       {"rows", 2, kDefault, {"rank 0/2", "(4 rows of 4 bytes)", "rank 1/2", "(5 rows of 4 bytes)"}, different_rows},
       {"dtype", 2, kDefault, {"rank 0/2", "to F32", "rank 1/2", "to BF16"}, different_dtype},
       {"root",

@@ -17,6 +17,9 @@ namespace {
 constexpr int kTagP2pHeader = 1, kTagP2pData = 2, kTagHeader = 3, kTagForm = 4;
 constexpr int kFirstTag = 16;
 constexpr int kTags = 16000;  // two each; MPI promises tags up to 32767
+// Of collectives that are started and waited for later: other calls of the group go on beside them. Those that share a tag are
+// started in the same order everywhere, which is the order in which MPI matches them.
+constexpr int kFirstStartedTag = kFirstTag + 2 * kTags, kStartedTags = 700;
 
 // MPI counts in int. Longer pieces are described by a type of this many bytes.
 constexpr int64_t kLongPiece = int64_t{1} << 30;
@@ -95,6 +98,7 @@ Status MpiComm::open(OpRecord& op) {
 
 int MpiComm::tag(const OpRecord& op, Phase phase) {
   const uint64_t hash = hash_bytes(&op.call_hash, sizeof(op.call_hash), static_cast<uint64_t>(op.sequence));
+  if (phase == Phase::kStarted) return kFirstStartedTag + static_cast<int>(hash % kStartedTags);
   return kFirstTag + 2 * static_cast<int>(hash % kTags) + (phase == Phase::kSecond ? 1 : 0);
 }
 
@@ -191,9 +195,8 @@ Status MpiComm::transfer_fault(const OpRecord& op, const Transfers& transfers, s
   return board_.abort(me_, machine_failed(describe(op) + ": MPI reports an error without a transfer"));
 }
 
-Status MpiComm::run_exchange(const OpRecord& op, Phase phase, std::span<const Blocks> send,
-                             std::span<const Blocks> recv) {
-  Transfers transfers;
+void MpiComm::post_exchange(const OpRecord& op, Phase phase, std::span<const Blocks> send, std::span<const Blocks> recv,
+                            Transfers& transfers) {
   for (int i = 1; i < size(); ++i) {
     const int peer = (rank() + i) % size();
     post_recv(transfers, peer, recv[peer], tag(op, phase));
@@ -205,6 +208,11 @@ Status MpiComm::run_exchange(const OpRecord& op, Phase phase, std::span<const Bl
   }
   const Blocks& own = send[rank()];
   if (own.base != recv[rank()].base) copy_blocks(own, recv[rank()]);
+}
+
+Status MpiComm::run_exchange(const OpRecord& op, Phase phase, std::span<const Blocks> send, std::span<const Blocks> recv) {
+  Transfers transfers;
+  post_exchange(op, phase, send, recv, transfers);
   return finish(op, transfers);
 }
 
@@ -360,11 +368,46 @@ Result<Communicator::Request> MpiComm::do_start(OpRecord& op, int peer, const Bl
   return request;
 }
 
+// Calls are compared as far as that needs no waiting; headers between hosts when it is waited for, at the same place on every rank.
+Result<Communicator::Request> MpiComm::do_start_exchange(OpRecord& op, std::span<const Blocks> send, std::span<const Blocks> recv) {
+  if (board_.failed()) return board_.failure();
+  complete(op);
+  op.sequence = sequence_++;
+  board_.begin_op(me_, op);
+  WEFT_RETURN_IF_ERROR(board_.compare_calls(me_, op));
+  auto pending = std::make_unique<Pending>();
+  pending->op = op;
+  pending->collective = true;
+  post_exchange(op, Phase::kStarted, send, recv, pending->transfers);
+  WEFT_RETURN_IF_ERROR(close());
+  const Request request{next_request_++};
+  pending_.emplace(request.id, std::move(pending));
+  return request;
+}
+
+// MPI moves data of any transfer while one is asked about. The answer is left for wait().
+void MpiComm::progress() {
+  for (const auto& [id, pending] : pending_) {
+    for (const MPI_Request& request : pending->transfers.requests) {
+      int complete = 0;
+      if (request == MPI_REQUEST_NULL) continue;
+      MPI_Request_get_status(request, &complete, MPI_STATUS_IGNORE);
+      if (complete == 0) return;
+    }
+  }
+}
+
 Status MpiComm::do_wait(Request request) {
   const auto found = pending_.find(request.id);
   WEFT_CHECK(found != pending_.end(), "wait for request {}, which is none", request.id);
   Pending& pending = *found->second;
   board_.begin_op(me_, pending.op);
+  if (pending.collective) {
+    if (job_.headers && size() > 1) WEFT_RETURN_IF_ERROR(compare_headers(pending.op));
+    WEFT_RETURN_IF_ERROR(finish(pending.op, pending.transfers));
+    pending_.erase(found);
+    return close();
+  }
   if (pending.op.comm_kind() == CommKind::kRecv) {
     // The header first and alone: it explains whatever is wrong with the data.
     Transfers header;

@@ -47,9 +47,10 @@ class MpiComm final : public Communicator {
   void end_idle() override { board_.slot(me_).idle.store(0, std::memory_order_relaxed); }
   Status abort(const Status& status) override { return board_.abort(me_, status); }
   Status failure() override { return board_.failure(); }
+  void progress() override;
 
  private:
-  enum class Phase { kFirst, kSecond };
+  enum class Phase { kFirst, kSecond, kStarted };
 
   // Transfers under way, all of one call.
   struct Transfers {
@@ -64,6 +65,7 @@ class MpiComm final : public Communicator {
     int peer = 0;
     OpRecord header;  // the peer's (a receive), or the one being sent
     Transfers transfers;
+    bool collective = false;
   };
 
   Status do_exchange(OpRecord& op, std::span<const Blocks> send, std::span<const Blocks> recv) override;
@@ -73,6 +75,7 @@ class MpiComm final : public Communicator {
   Status do_broadcast(OpRecord& op, const Blocks& data, int root) override;
   Status do_barrier(OpRecord& op) override;
   Result<Request> do_start(OpRecord& op, int peer, const Blocks& data) override;
+  Result<Request> do_start_exchange(OpRecord& op, std::span<const Blocks> send, std::span<const Blocks> recv) override;
   Status do_wait(Request request) override;
 
   void complete(OpRecord& op);
@@ -85,6 +88,7 @@ class MpiComm final : public Communicator {
   void post_recv(Transfers& transfers, int peer, const Blocks& data, int tag);
   Status finish(const OpRecord& op, Transfers& transfers);
   Status transfer_fault(const OpRecord& op, const Transfers& transfers, std::span<const MPI_Status> statuses);
+  void post_exchange(const OpRecord& op, Phase phase, std::span<const Blocks> send, std::span<const Blocks> recv, Transfers& transfers);
   Status run_exchange(const OpRecord& op, Phase phase, std::span<const Blocks> send, std::span<const Blocks> recv);
   Status sum_own_rows(const OpRecord& op, const Reduction& reduction, std::byte* dst);
 

@@ -130,6 +130,7 @@ class ThreadComm final : public Communicator {
     Blocks data;
     int64_t number = 0;
     std::shared_ptr<Message> sent;  // null: a receive
+    std::vector<Blocks> exchange_send = {}, exchange_recv = {};  // of a collective
   };
 
   Status do_exchange(OpRecord& op, std::span<const Blocks> send, std::span<const Blocks> recv) override;
@@ -139,6 +140,7 @@ class ThreadComm final : public Communicator {
   Status do_broadcast(OpRecord& op, const Blocks& data, int root) override;
   Status do_barrier(OpRecord& op) override;
   Result<Request> do_start(OpRecord& op, int peer, const Blocks& data) override;
+  Result<Request> do_start_exchange(OpRecord& op, std::span<const Blocks> send, std::span<const Blocks> recv) override;
   Status do_wait(Request request) override;
 
   // A call is open (all ranks are in it, with the same operation; their buffers may be read), meets again between phases,
@@ -333,11 +335,24 @@ Result<Communicator::Request> ThreadComm::do_start(OpRecord& op, int peer, const
   return request;
 }
 
+// Nothing is under way: what a peer has is read when it is waited for.
+Result<Communicator::Request> ThreadComm::do_start_exchange(OpRecord& op, std::span<const Blocks> send, std::span<const Blocks> recv) {
+  if (board_.failed()) return leave(board_.failure());
+  Pending pending;
+  pending.op = op;
+  pending.exchange_send.assign(send.begin(), send.end());
+  pending.exchange_recv.assign(recv.begin(), recv.end());
+  const Request request{next_request_++};
+  pending_.emplace(request.id, std::move(pending));
+  return request;
+}
+
 Status ThreadComm::do_wait(Request request) {
   const auto found = pending_.find(request.id);
   WEFT_CHECK(found != pending_.end(), "wait for request {}, which is none", request.id);
   Pending pending = std::move(found->second);
   pending_.erase(found);
+  if (!pending.exchange_send.empty()) return do_exchange(pending.op, pending.exchange_send, pending.exchange_recv);
   board_.begin_op(me_, pending.op);
   WEFT_RETURN_IF_ERROR(pending.sent != nullptr ? wait_for_send(pending) : receive(pending));
   board_.end_op(me_);
