@@ -14,9 +14,7 @@ class VerifyCommand : public Command {
     app.add_option("--dtype", dtype_, "activations and caches")
         ->check(one_of({"both", "f32", "bf16"}))
         ->capture_default_str();
-    app.add_option("--act-quant", args_.act_quant,
-                   "quantise activations; default: on with bf16 if the checkpoint's format has it")
-        ->check(one_of({"on", "off"}));
+    add_quant_options(app, args_);
     app.add_option("--tokens", tokens_,
                    fmt::format("length of the random sequence; default: {}, of the longest prompt with --layouts: {}",
                                options_.tokens, LayoutMatrixOptions().tokens))
@@ -43,12 +41,14 @@ class VerifyCommand : public Command {
   Status run(Console& console) override {
     if (dtype_ != "both") options_.dtypes = {dtype_ == "f32" ? DType::kF32 : DType::kBF16};
     if (!args_.act_quant.empty()) options_.act_quant = args_.act_quant == "on";
+    options_.output_quant = args_.output();
     options_.num_threads = args_.threads;
     options_.isa = args_.isa_level();
     if (!matrix_.layouts.empty()) {
       LayoutMatrixOptions matrix;
       matrix.dtypes = options_.dtypes;
       matrix.act_quant = options_.act_quant;
+      matrix.output_quant = options_.output_quant;
       matrix.tokens = tokens_.value_or(matrix.tokens);
       matrix.seed = options_.seed;
       matrix.num_threads = args_.threads;

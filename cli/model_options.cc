@@ -28,7 +28,9 @@ std::string check_isa(const std::string& text) {
 NumericMode ModelArgs::mode(const Model& model) const {
   std::optional<bool> quant;
   if (!act_quant.empty()) quant = act_quant == "on";
-  return model.mode(dtype == "f32" ? DType::kF32 : DType::kBF16, quant);
+  NumericMode mode = model.mode(dtype == "f32" ? DType::kF32 : DType::kBF16, quant);
+  mode.output_quant = output();
+  return mode;
 }
 
 Isa ModelArgs::isa_level() const { return isa.empty() ? max_isa() : parse_isa(isa).value(); }
@@ -38,13 +40,20 @@ void add_model_dir(CLI::App& app, ModelArgs& args) {
   app.add_flag("--allow-unknown-config", args.allow_unknown_config, "config keys that weft does not know are no error");
 }
 
+void add_quant_options(CLI::App& app, ModelArgs& args) {
+  app.add_option("--act-quant", args.act_quant,
+                 "quantise activations; default: on with bf16 if the checkpoint's format has it")
+      ->check(one_of({"on", "off"}));
+  app.add_option("--output-quant", args.output_quant, "activations in front of the output projection, a scale for each row and output group")
+      ->check(one_of({"none", "int8"}))
+      ->capture_default_str();
+}
+
 void add_numeric_options(CLI::App& app, ModelArgs& args) {
   app.add_option("--dtype", args.dtype, "activations and caches")
       ->check(one_of({"f32", "bf16"}))
       ->capture_default_str();
-  app.add_option("--act-quant", args.act_quant,
-                 "quantise activations; default: on with bf16 if the checkpoint's format has it")
-      ->check(one_of({"on", "off"}));
+  add_quant_options(app, args);
 }
 
 void add_machine_options(CLI::App& app, ModelArgs& args) {
@@ -131,6 +140,7 @@ nlohmann::ordered_json describe(const ModelArgs& args, const Engine& engine) {
           {"family", std::string(engine.model().family())},
           {"dtype", options.mode.dtype == DType::kF32 ? "f32" : "bf16"},
           {"act_quant", options.mode.act_quant},
+          {"output_quant", options.mode.output_quant == OutputQuant::kInt8 ? "int8" : "none"},
           {"layout", to_string(options.layout)},
           {"ranks", options.layout.mesh.world()},
           {"threads", options.num_threads},

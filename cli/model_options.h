@@ -21,6 +21,7 @@ struct ModelArgs {
   std::string model_dir;
   std::string dtype = "bf16";
   std::string act_quant;  // "on", "off"; empty: as the checkpoint's profile says
+  std::string output_quant = "none";  // "none", "int8"
   std::string isa;        // empty: max_isa()
   int threads = 0;        // of one rank; 0: the physical cores, shared by the ranks of this machine
   RankArgs ranks;
@@ -28,13 +29,15 @@ struct ModelArgs {
   bool allow_unknown_config = false;
 
   NumericMode mode(const Model& model) const;
+  OutputQuant output() const { return output_quant == "int8" ? OutputQuant::kInt8 : OutputQuant::kNone; }
   Isa isa_level() const;
 };
 
 // MODEL_DIR and all options. For commands that need only some of them there are the parts.
 void add_model_options(CLI::App& app, ModelArgs& args);
 void add_model_dir(CLI::App& app, ModelArgs& args);        // MODEL_DIR, --allow-unknown-config
-void add_numeric_options(CLI::App& app, ModelArgs& args);  // --dtype, --act-quant
+void add_quant_options(CLI::App& app, ModelArgs& args);    // --act-quant, --output-quant
+void add_numeric_options(CLI::App& app, ModelArgs& args);  // --dtype and those
 void add_machine_options(CLI::App& app, ModelArgs& args);  // --threads, --isa
 
 struct LoadedModel {

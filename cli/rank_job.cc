@@ -114,6 +114,7 @@ EngineOptions RankJob::local(const EngineOptions& options) const {
 Result<std::unique_ptr<Engine>> RankJob::create_engine(const std::string& model_dir, bool allow_unknown_config,
                                                        std::shared_ptr<const Model> model, const EngineOptions& options) {
   WEFT_RETURN_IF_ERROR(model->check_layout(options.layout));
+  WEFT_RETURN_IF_ERROR(model->check_mode(options.mode));
   Communicator& world = world_->world();
   MessageWriter message;
   message.put(JobCommand::kEngine).put_text(model_dir).put(allow_unknown_config).put(options);

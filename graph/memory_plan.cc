@@ -98,7 +98,7 @@ MemoryPlan plan_memory(const Graph& graph, const WorkEnv& env) {
     if (last_use[id] >= 0) ends_after[last_use[id]].push_back(static_cast<ValueId>(id));
   }
   for (int n = 0; n < end; ++n) {
-    const bool communicates = nodes[n].stream == Stream::kComm;
+    const bool communicates = nodes[n].stream != Stream::kCompute;
     for (ValueId id : nodes[n].out) {
       plan.value_offset[id] = arena.allocate(graph.value(id).type.tensor.bytes());
       received[id] = communicates;

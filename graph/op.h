@@ -20,9 +20,9 @@
 
 namespace weft {
 
-using Op = std::variant<Embedding, RmsNorm, LayerNorm, Linear, RopeTable, Rope, Quantise, HcPre, HcPost, HcHead, Swiglu, Add, AddStreams,
+using Op = std::variant<Embedding, RmsNorm, LayerNorm, Linear, RopeTable, Rope, Quantise, QuantiseGroups, HcPre, HcPost, HcHead, Swiglu, Add, AddStreams,
                         AddPositionBias, Concat, GatherRows, MoeRoute, Experts, ExpertsUp, ExpertsDown, ExpertSlots, RingWrite, AppendRows, Compressor, IndexTopK, SparseAttention, AllReduce,
-                        ReduceScatter, AllGather, SliceRows, HeadsToRows, SharedQuantise, RowAbsmax, ExpertDispatch, ExpertCombine, FetchEntries,
+                        ReduceScatter, AllGather, SliceRows, HeadsToRows, ColumnsToRows, SharedQuantise, RowAbsmax, ExpertDispatch, ExpertCombine, FetchEntries,
                         IndexCandidates, MergeTopK, GatherHeads, PartialAttention, MergePartials, SplitCompressor>;
 
 template <class>

@@ -9,6 +9,7 @@
 #include "base/int_math.h"
 #include "comm/bytes.h"
 #include "graph/ops/linear_op.h"
+#include "graph/passes/hoist_prefetch.h"
 #include "graph/passes/shard.h"
 
 namespace weft {
@@ -184,7 +185,9 @@ Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOp
   for (size_t set = 0; set < kNumRowSets; ++set) {
     if (options.rows_of_set[set] > 0) shard_options.capacity[set] = options.rows_of_set[set];
   }
-  return shard(graph, shard_options);
+  if (!layout.prefetch) return shard(graph, shard_options);
+  WEFT_ASSIGN_OR_RETURN(const Graph sharded, shard(graph, shard_options));
+  return hoist_prefetch(sharded);
 }
 
 Result<std::vector<int64_t>> stage_begins(const Model& model, int64_t stages) {

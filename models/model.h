@@ -20,10 +20,15 @@
 
 namespace weft {
 
-// --dtype and --act-quant (docs/numerics.md).
+// int8: the input of the output projection becomes int8 codes, one scale for each row and output group, in every layout; where
+// ranks exchange it, the codes travel. Not part of any checkpoint's profile.
+enum class OutputQuant { kNone, kInt8 };
+
+// --dtype, --act-quant and --output-quant (docs/numerics.md).
 struct NumericMode {
   DType dtype = DType::kBF16;  // kF32 or kBF16: dtype of activations and caches
   bool act_quant = false;      // the activation quantisation of the checkpoint's profile
+  OutputQuant output_quant = OutputQuant::kNone;
   bool operator==(const NumericMode&) const = default;
 };
 
@@ -106,6 +111,11 @@ class Model {
   virtual WeightInfo weight_info(std::string_view value_name) const { return {}; }
   // The family's contract: which layouts it can be run in, and why not others. Checked before any weight is read.
   virtual Status check_layout(const Layout& layout) const = 0;
+  // Whether the family can be computed so; checked with the layout.
+  virtual Status check_mode(const NumericMode& mode) const {
+    if (mode.output_quant == OutputQuant::kNone) return {};
+    return invalid_argument(fmt::format("--output-quant int8: {} has no output groups, each of which would have a scale", family()));
+  }
 
   // For `weft inspect`; needs no weight files.
   virtual ModelSummary summary() const = 0;

@@ -52,6 +52,7 @@ class ForwardingModel : public Model {
   WeightSplit weight_split(std::string_view value_name) const override { return model_->weight_split(value_name); }
   WeightInfo weight_info(std::string_view value_name) const override { return model_->weight_info(value_name); }
   Status check_layout(const Layout& layout) const override { return model_->check_layout(layout); }
+  Status check_mode(const NumericMode& mode) const override { return model_->check_mode(mode); }
   ModelSummary summary() const override { return model_->summary(); }
   Result<TensorView> weight(std::string_view value_name) const override { return model_->weight(value_name); }
   Status derive(std::string_view value_name, int64_t first, const TensorView& rows) const override {

@@ -49,6 +49,7 @@ class Planner {
     const auto start = std::chrono::steady_clock::now();
     const PlanRequest& r = plan_.request;
     WEFT_RETURN_IF_ERROR(r.engine->executor_limits ? r.model->check_layout(layout_) : check_layout(layout_));
+    WEFT_RETURN_IF_ERROR(r.model->check_mode(r.mode));
     WEFT_RETURN_IF_ERROR(check_request(r));
     WEFT_ASSIGN_OR_RETURN(mesh_, Mesh::create(layout_.mesh));
     plan_.ranks = layout_.mesh.world();
@@ -232,8 +233,7 @@ class Planner {
   }
 
   std::string time_key(const WorkStep& work, int stage) const {
-    Layout layout = phase_layout(layout_, work.phase);
-    layout.prefetch = layout_.prefetch;
+    const Layout layout = phase_layout(layout_, work.phase);
     const DeviceProfile& device = *plan_.request.device;
     const bool cached = device.cache_bytes && working_set(stage) <= device.cache_bytes->value;
     std::string key = fmt::format("{}|{} {} {} {} {}", to_string(layout), static_cast<int>(work.kind), static_cast<int>(work.phase), stage,
@@ -329,7 +329,7 @@ class Planner {
       add(op.cost, costs[n], times);
     }
     std::stable_sort(out.ops.begin(), out.ops.end(), [](const PlanOp& a, const PlanOp& b) { return a.cost.seconds > b.cost.seconds; });
-    const TimelineOptions how{!r.device->is_cpu(), layout_.prefetch, options_.timeline};
+    const TimelineOptions how{!r.device->is_cpu(), options_.timeline};
     out.timeline = schedule(*step, costs, how);
     out.seconds = out.timeline.makespan_s;
     out.exposed_s = out.timeline.exposed_s;

@@ -112,6 +112,7 @@ nlohmann::ordered_json plan_json(const Plan& plan) {
                      {"engine", r.engine->name},
                      {"dtype", r.mode.dtype == DType::kF32 ? "f32" : "bf16"},
                      {"act_quant", r.mode.act_quant},
+                     {"output_quant", r.mode.output_quant == OutputQuant::kInt8 ? "int8" : "none"},
                      {"phase", plan_phase_name(r.phase)},
                      {"prompt", r.prompt},
                      {"gen", r.gen},

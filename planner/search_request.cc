@@ -72,7 +72,8 @@ std::string plan_command(const SearchRequest& request, const SearchPoint& point)
   if (plan.device->is_cpu()) add("--threads", plan.threads, std::max(plan.device->cores / plan.local_ranks, 1));
   if (plan.eager) text += " --eager";
   if (plan.mode.dtype == DType::kF32) text += " --dtype f32";
-  if (plan.mode != plan.model->mode(plan.mode.dtype, std::nullopt)) text += fmt::format(" --act-quant {}", plan.mode.act_quant ? "on" : "off");
+  if (plan.mode.act_quant != plan.model->mode(plan.mode.dtype, std::nullopt).act_quant) text += fmt::format(" --act-quant {}", plan.mode.act_quant ? "on" : "off");
+  if (plan.mode.output_quant == OutputQuant::kInt8) text += " --output-quant int8";
   return text;
 }
 
@@ -80,6 +81,7 @@ std::string run_command(const SearchRequest& request, const SearchPoint& point) 
   if (!request.plan.engine->executor_limits || !request.plan.model->check_layout(point.layout).ok()) return "";
   std::string text = fmt::format("weft run {} --layout {}", request.plan.model_name, to_string(point.layout));
   if (request.plan.mode.dtype == DType::kF32) text += " --dtype f32";
+  if (request.plan.mode.output_quant == OutputQuant::kInt8) text += " --output-quant int8";
   return text;
 }
 

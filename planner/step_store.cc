@@ -11,7 +11,7 @@ std::string name_of(const StepSetting& s, const StepKey& key) {
   const CacheCapacity& c = s.cache;
   std::string name = fmt::format("{}|{} {} {} {} {}|{} {} {}|{} {} {} {} {}|{} {} {}", to_string(s.layout), static_cast<int>(key.kind),
                                  static_cast<int>(key.phase), key.tokens, key.logits, key.stage, static_cast<const void*>(s.model),
-                                 static_cast<int>(s.mode.dtype), s.mode.act_quant, c.num_slots, c.num_pages, c.page_tokens, c.max_context, c.draft_rows,
+                                 static_cast<int>(s.mode.dtype), 2 * static_cast<int>(s.mode.output_quant) + s.mode.act_quant, c.num_slots, c.num_pages, c.page_tokens, c.max_context, c.draft_rows,
                                  s.threads, s.expanded, s.canonical_sums);
   for (const int64_t rows : key.rows_of_set) name += fmt::format(" {}", rows);
   return name;
@@ -21,7 +21,6 @@ std::string name_of(const StepSetting& s, const StepKey& key) {
 
 Layout phase_layout(const Layout& layout, StepPhase phase) {
   Layout same = layout;
-  same.prefetch = false;  // when a gather starts: the schedule decides
   const bool owned = layout.split == TokenSplit::kOwned;
   if (phase == StepPhase::kPrefill) {
     if (owned) same.split = TokenSplit::kFlat;
@@ -30,6 +29,7 @@ Layout phase_layout(const Layout& layout, StepPhase phase) {
     same.split = TokenSplit::kFlat;
     same.attention = AttentionChoice::kHeads;
     same.o_proj = OProjChoice::kSharded;
+    same.prefetch = false;
   }
   return same;
 }

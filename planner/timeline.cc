@@ -18,13 +18,11 @@ Timeline schedule(const StepGraph& step, const std::vector<OpCost>& costs, const
   const auto& nodes = step.graph.nodes();
   for (size_t n = 0; n < nodes.size(); ++n) {
     const Node& node = nodes[n];
-    Stream stream = node.stream;
-    if (stream == Stream::kPrefetch && !options.prefetch) stream = Stream::kComm;
+    const Stream stream = node.stream;
     const auto lane = options.streams ? static_cast<size_t>(stream) : size_t{0};
     double start = free[lane];
     for (ValueId id : node.in) start = std::max(start, ready[static_cast<size_t>(id)]);
-    // What is not fetched ahead is fetched when it is its turn.
-    if (node.stream == Stream::kPrefetch && !options.prefetch) start = std::max(start, free[static_cast<size_t>(Stream::kCompute)]);
+    if (stream == Stream::kPrefetch && options.streams) start = std::max(start, free[static_cast<size_t>(Stream::kCompute)]);
     if (!node.region.empty() && node.region != region) {
       repeated += static_cast<double>(repeat - 1) * (start - region_start);
       repeated_computed += static_cast<double>(repeat - 1) * (computed - region_computed);

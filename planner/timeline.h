@@ -1,5 +1,6 @@
 // List schedule of a step: every stream of a rank (compute, comm, prefetch) runs its nodes in order, a node starts when its inputs
-// are there and its stream is free. The makespan is the time of the step (planner.md 2.6).
+// are there and its stream is free; a prefetch starts when what stands before it is computed, as the executor starts it (where it
+// stands is the layout's choice: graph/passes/hoist_prefetch.h). The makespan is the time of the step (planner.md 2.6).
 #pragma once
 
 #include <string>
@@ -27,7 +28,6 @@ struct Timeline {
 
 struct TimelineOptions {
   bool streams = true;    // false: one node after another, as weft's executor runs them
-  bool prefetch = false;  // prefetch nodes start as early as their stream allows; else when what stands before them is computed
   bool events = false;
 };
 

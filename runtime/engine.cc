@@ -257,6 +257,7 @@ Status Engine::start_threads(const std::shared_ptr<const Model>& model, const En
 Result<std::unique_ptr<Engine>> Engine::create(std::shared_ptr<const Model> model, const EngineOptions& options,
                                                Communicator* world) {
   WEFT_RETURN_IF_ERROR(model->check_layout(options.layout));
+  WEFT_RETURN_IF_ERROR(model->check_mode(options.mode));
   std::unique_ptr<Engine> engine(new Engine);
   EngineOptions own = options;
   engine->world_ = world;

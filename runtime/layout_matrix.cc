@@ -46,6 +46,7 @@ class Matrix {
     report_.tokens = options_.tokens;
     for (DType dtype : options_.dtypes) {
       mode_ = model_->mode(dtype, options_.act_quant);
+      mode_.output_quant = options_.output_quant;
       WEFT_RETURN_IF_ERROR(record_reference());
       for (const Layout& layout : options_.layouts) WEFT_RETURN_IF_ERROR(check(layout));
     }

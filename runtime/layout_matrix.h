@@ -27,6 +27,7 @@ struct LayoutMatrixOptions {
   std::vector<Layout> layouts;
   std::vector<DType> dtypes = {DType::kF32, DType::kBF16};
   std::optional<bool> act_quant = {};  // as --act-quant
+  OutputQuant output_quant = OutputQuant::kNone;
   int64_t tokens = 192;                // of the longest prompt
   uint64_t seed = 0;
   int num_threads = 0;                 // of each rank, as EngineOptions

@@ -34,7 +34,7 @@ TEST(LayoutMatrix, LayoutsOfTwoRanksGiveTheBitsOfOne) {
   const auto model = load_test_model("sample/austen-v4");
   LayoutMatrixOptions options;
   options.layouts = parse_all({"tp2", "tp2+sp+ep2", "pcp2+split=zigzag", "pcp2+split=per_request+ep2", "dp2+ep2", "pp2", "tp2+dsa_cp",
-                               "tp2+dsa_cp+sp+o_proj=streamed", "tp2+dsa_cp+owned+ep2", "tp2dcp2", "tp2dcp2+dcp_mode=merge",
+                               "tp2+dsa_cp+sp+o_proj=streamed+prefetch=on", "tp2+dsa_cp+owned+ep2", "tp2+sp+moe=tp", "tp2dcp2", "tp2dcp2+dcp_mode=merge",
                                "tp2+dsa_cp+sp+compressor=split"});
   options.dtypes = {DType::kBF16};
   options.tokens = 100;
@@ -48,6 +48,29 @@ TEST(LayoutMatrix, NestedSplitsOfFourRanks) {
   options.dtypes = {DType::kF32};
   options.tokens = 60;
   expect_all_equal(model, options);
+}
+
+// int8 codes of the output projection's input: other numbers than without, the same in every layout. Where codes travel, they are
+// fewer bytes, as the plan says (each line compares them).
+TEST(LayoutMatrix, OutputCodesAreTheSameInEveryLayout) {
+  const auto model = load_test_model("golden/deepseek_v4/f32_pro_like");
+  LayoutMatrixOptions options;
+  options.layouts = parse_all({"tp2", "tp4+sp", "tp2+dsa_cp+owned", "tp4+dsa_cp+sp+owned", "tp4+dsa_cp+sp+o_proj=group_major",
+                               "tp2+dsa_cp+o_proj=streamed", "pcp2"});
+  options.dtypes = {DType::kF32};
+  options.output_quant = OutputQuant::kInt8;
+  options.tokens = 40;
+  expect_all_equal(model, options);
+}
+
+TEST(LayoutMatrix, OutputCodesAreRefusedWhereThereAreNoGroups) {
+  const auto model = load_test_model("golden/glm_moe_dsa/glm5_fp8");
+  EngineOptions options;
+  options.mode = model->mode(DType::kBF16, std::nullopt);
+  options.mode.output_quant = OutputQuant::kInt8;
+  const auto engine = Engine::create(model, options);
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.status().message(), "--output-quant int8: glm_moe_dsa has no output groups, each of which would have a scale");
 }
 
 TEST(LayoutMatrix, RunnableLayoutsAreTakenAndListedOnce) {

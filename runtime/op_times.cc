@@ -4,15 +4,15 @@
 
 namespace weft {
 
-void OpTimer::add(const Graph& graph, const Node& node, Clock::duration time) {
+void OpTimer::add(const Graph& graph, const Node& node, Clock::duration time, int64_t calls) {
   std::string_view name = node.out.empty() ? std::string_view() : std::string_view(graph.value(node.out[0]).name);
   if (!node.region.empty() && name.starts_with(node.region)) name.remove_prefix(std::min(node.region.size() + 1, name.size()));
-  add(op_name(node.op), name, time);
+  add(op_name(node.op), name, time, calls);
 }
 
-void OpTimer::add(std::string_view op, std::string_view name, Clock::duration time) {
+void OpTimer::add(std::string_view op, std::string_view name, Clock::duration time, int64_t calls) {
   Entry& entry = entries_[{op, std::string(name)}];
-  ++entry.calls;
+  entry.calls += calls;
   entry.time += time;
 }
 

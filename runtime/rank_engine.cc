@@ -40,6 +40,7 @@ Result<std::unique_ptr<RankEngine>> RankEngine::create(std::shared_ptr<const Mod
     return invalid_argument(fmt::format("--isa {}: this CPU reaches {}", isa_name(o.isa), isa_name(max_isa())));
   }
   WEFT_RETURN_IF_ERROR(engine->model_->check_layout(o.layout));
+  WEFT_RETURN_IF_ERROR(engine->model_->check_mode(o.mode));
   WEFT_RETURN_IF_ERROR(engine->join_groups(world));
   if (o.total_context == 0) o.total_context = o.max_sequences * o.max_context;
   std::vector<int> cores = usable_cores();

@@ -51,6 +51,7 @@ class Matrix {
     tokens_ = Draws(options_.seed, 0).tokens(options_.tokens + 1, model_->vocab_size());
     for (DType dtype : options_.dtypes) {
       mode_ = model_->mode(dtype, options_.act_quant);
+      mode_.output_quant = options_.output_quant;
       WEFT_RETURN_IF_ERROR(run_mode());
     }
     return report_;

@@ -16,6 +16,7 @@ namespace weft {
 struct VerifyOptions {
   std::vector<DType> dtypes = {DType::kF32, DType::kBF16};
   std::optional<bool> act_quant = {};  // as --act-quant
+  OutputQuant output_quant = OutputQuant::kNone;
   int64_t tokens = 300;                // long enough for windows and groups of every size to fill and roll over
   int64_t generate = 24;               // tokens per request when text with and without drafts is compared
   uint64_t seed = 0;

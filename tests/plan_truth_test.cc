@@ -13,6 +13,7 @@ namespace {
 
 struct Setup {
   int64_t batch = 4, prompt = 8, drafts = 1;
+  OutputQuant output_quant = OutputQuant::kNone;
 };
 
 PlanRequest request_of(const std::shared_ptr<const Model>& model, const Layout& layout, DType dtype, const Setup& setup) {
@@ -29,6 +30,7 @@ PlanRequest request_of(const std::shared_ptr<const Model>& model, const Layout& 
   engine.exact = true;
   request.engine = std::make_shared<const EngineProfile>(std::move(engine));
   request.mode = model->mode(dtype, std::nullopt);
+  request.mode.output_quant = setup.output_quant;
   request.prompt = setup.prompt;
   request.gen = 16;
   request.batch = setup.batch;
@@ -171,6 +173,14 @@ TEST(PlanTruth, FourRanks) { check_all(4, 23); }
 // More heads, other storage, other kinds of layers.
 TEST(PlanTruth, OtherModels) {
   for (const char* name : {"f32_pro_like", "official_r", "mtp_f32"}) check_all(2, 11, std::string("golden/deepseek_v4/") + name);
+}
+
+// Codes and their scales travel instead of the activations.
+TEST(PlanTruth, OutputCodes) {
+  const auto model = load_test_model("sample/austen-v4");
+  for (const char* layout : {"tp1", "tp2", "tp2+dsa_cp+owned", "tp2+dsa_cp+sp+o_proj=streamed+prefetch=on"}) {
+    check(model, parse_layout(layout).value(), DType::kBF16, {.drafts = model->num_draft_layers() > 0 ? 1 : 0, .output_quant = OutputQuant::kInt8});
+  }
 }
 
 // Behind `make verify`: all of them.

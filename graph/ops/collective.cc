@@ -184,22 +184,30 @@ Work AllGather::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
   return work;
 }
 
+Exchange AllGather::columns(const TensorView& x, const TensorView& y) const {
+  int64_t outer = x.shape().num_elements() == 0 ? 0 : 1;
+  for (int i = 0; i < dim; ++i) outer *= x.shape()[i];
+  const int64_t slice = outer == 0 ? 0 : x.type.bytes() / outer;
+  Exchange exchange = gather_columns(x.data, y.data, static_cast<int>(size), outer, slice);
+  if (x.row_stride != 0) {  // of a mapped weight
+    exchange.send.first = {x.as<std::byte>(), TensorType{x.dtype(), {x.row_stride}}.bytes(), outer, slice};
+  }
+  return exchange;
+}
+
+Result<Communicator::Request> AllGather::start(RunContext& ctx) const {
+  const TensorView &x = ctx.in[0], &y = ctx.out[0];
+  WEFT_CHECK(ctx.rows == Rows::kStatic, "{}: rows of a step are gathered at once", ctx.name);
+  Communicator& group = group_of(ctx, axis, size);
+  return dim != 0 ? group.start_all_to_all(ctx.name, columns(x, y))
+                  : group.start_all_gather(ctx.name, {x.data, y.data, capacity, row_bytes_of(x)});
+}
+
 Status AllGather::run(RunContext& ctx) const {
   const TensorView &x = ctx.in[0], &y = ctx.out[0];
   Communicator& group = group_of(ctx, axis, size);
   const int64_t row = row_bytes_of(x);
-  if (dim != 0) {
-    const int64_t outer = x.shape().num_elements() == 0 ? 0 : [&] {
-      int64_t n = 1;
-      for (int i = 0; i < dim; ++i) n *= x.shape()[i];
-      return n;
-    }();
-    const int64_t slice = outer == 0 ? 0 : x.type.bytes() / outer;
-    Exchange exchange = gather_columns(x.data, y.data, static_cast<int>(size), outer, slice);
-    if (x.row_stride != 0) exchange.send.first.stride = TensorType{x.dtype(), {x.row_stride}}.bytes();  // of a mapped weight
-    if (x.row_stride != 0) exchange.send.first = {x.as<std::byte>(), exchange.send.first.stride, outer, slice};
-    return group.all_to_all(ctx.name, exchange);
-  }
+  if (dim != 0) return group.all_to_all(ctx.name, columns(x, y));
   if (ctx.rows == Rows::kStatic) return group.all_gather(ctx.name, {x.data, y.data, capacity, row});
   const RowSplit& split = split_of(ctx, ctx.row_set);
   const bool in_order = split.order.empty();
@@ -300,6 +308,59 @@ Status HeadsToRows::run(RunContext& ctx) const {
 }
 
 int64_t HeadsToRows::bytes_sent(const RunContext& ctx) const { return all_to_all_bytes(size, ctx.in[0].type.bytes() / size); }
+
+// ---- ColumnsToRows
+
+Result<ValueTypes> ColumnsToRows::infer(TypeSpan in) const {
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 1, 1));
+  WEFT_RETURN_IF_ERROR(expect_group(kName, size));
+  WEFT_RETURN_IF_ERROR(expect_rows(kName, in, capacity));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 2));
+  ValueType out = with_capacity(in[0], capacity);
+  out.tensor.shape[1] *= size;
+  return ValueTypes{{out.tensor, out.rows}};
+}
+
+Result<std::vector<Placements>> ColumnsToRows::placements(TypeSpan in) const {
+  return moved(kName, in, axis, Placement::sharded(1), Placement::sharded(0));
+}
+
+Work ColumnsToRows::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
+  Work work = streaming_work(in, out);
+  work.bytes_sent = all_to_all_bytes(size, rows_per_rank(size, in[0].shape()[0]) * row_bytes_of(in[0].tensor));
+  travels(work, CommPattern::kAllToAll, axis, size);
+  work.scratch_bytes = in[0].tensor.bytes();  // rows that are not consecutive, put in order
+  return work;
+}
+
+Status ColumnsToRows::run(RunContext& ctx) const {
+  const TensorView &x = ctx.in[0], &y = ctx.out[0];
+  const RowSplit& split = split_of(ctx, ctx.out_row_set);
+  WEFT_CHECK(split.unique, "{}: a row that two ranks hold", ctx.name);
+  const int64_t slice = row_bytes_of(x);
+  const std::byte* ranked = x.as<std::byte>();
+  if (!split.order.empty()) {  // rows rank after rank
+    WEFT_CHECK(x.shape()[0] * slice <= static_cast<int64_t>(ctx.scratch.size()), "{}: scratch", ctx.name);
+    for (size_t i = 0; i < split.order.size(); ++i) {
+      std::memcpy(ctx.scratch.data() + static_cast<int64_t>(i) * slice, x.as<std::byte>() + split.order[i] * slice, static_cast<size_t>(slice));
+    }
+    ranked = ctx.scratch.data();
+  }
+  std::vector<Blocks> send(static_cast<size_t>(size)), recv(static_cast<size_t>(size));
+  int64_t first = 0;
+  for (size_t p = 0; p < send.size(); ++p) {
+    send[p] = contiguous_block(ranked + first * slice, split.counts[p] * slice);
+    recv[p] = {y.as<std::byte>() + static_cast<int64_t>(p) * slice, size * slice, split.size(), slice};
+    first += split.counts[p];
+  }
+  return group_of(ctx, axis, size).all_to_all_v(ctx.name, send, recv);
+}
+
+int64_t ColumnsToRows::bytes_sent(const RunContext& ctx) const {
+  const RowSplit& split = split_of(ctx, ctx.out_row_set);
+  const int64_t rows = std::accumulate(split.counts.begin(), split.counts.end(), int64_t{0});
+  return (rows - split.size()) * row_bytes_of(ctx.in[0]);
+}
 
 // ---- SharedQuantise
 

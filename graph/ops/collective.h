@@ -6,6 +6,8 @@
 //   AllGather       x sharded on `dim` -> whole. dim 0: rows of a row set -> those of the set above, in its order
 //   SliceRows       x [rows, ...] -> this rank's rows of the set that splits them over the axis; moves nothing
 //   HeadsToRows     x [local rows, H, d] -> [rows, H / n, d]: all heads of some rows become some heads of all rows
+//   ColumnsToRows   x [rows, K/n], some features of all rows -> [local rows, K]: all features of some rows. What a gather of the
+//                   features and a slice of the rows give, for 1/n of the bytes
 //   SharedQuantise  x [T, K/n], or [T, H/n, d] (heads side by side), a slice of the inputs of a linear layer whose blocks of 128 the axis cuts -> x' of
 //                   act_quant fp8_block128 (kernels/linear), the largest magnitude of a block taken over all its slices
 //   RowAbsmax       x [T, K/n], a slice of the inputs of a linear layer -> [T] F32, the largest magnitude of each whole row
@@ -97,8 +99,13 @@ struct AllGather {
   ShardRule shard_rule(TypeSpan) const { return {}; }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
+  // Weights only: begins what run() does, the group's wait() ends it.
+  Result<Communicator::Request> start(RunContext& ctx) const;
   int64_t bytes_sent(const RunContext& ctx) const;
   bool operator==(const AllGather&) const = default;
+
+ private:
+  Exchange columns(const TensorView& x, const TensorView& y) const;
 };
 
 struct SliceRows {
@@ -143,6 +150,28 @@ struct HeadsToRows {
   Status run(RunContext& ctx) const;
   int64_t bytes_sent(const RunContext& ctx) const;
   bool operator==(const HeadsToRows&) const = default;
+};
+
+struct ColumnsToRows {
+  static constexpr std::string_view kName = "columns_to_rows";
+  MeshAxis axis = MeshAxis::kTp;
+  int64_t size = 1;
+  int64_t capacity = 0;
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    f("axis", self.axis);
+    f("size", self.size);
+    f("capacity", self.capacity);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Result<std::vector<Placements>> placements(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan) const { return {}; }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  int64_t bytes_sent(const RunContext& ctx) const;
+  bool operator==(const ColumnsToRows&) const = default;
 };
 
 struct SharedQuantise {

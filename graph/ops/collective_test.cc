@@ -183,6 +183,32 @@ TEST(Collectives, HeadsToRowsWithUnevenRows) {
   });
 }
 
+// What a gather of the features and a slice of the rows give, for the bytes of the rows of others alone.
+TEST(Collectives, ColumnsToRowsWithUnevenRows) {
+  for_row_cases([](const RowCase& c, Rank& rank, Rows kind, int64_t total, RowSet set) {
+    const RowSplit& own = rank.sets().of(kind, set);
+    if (!own.unique) return;  // such rows are never brought together
+    const int64_t slice = 3, width = slice * c.ranks;
+    for (const DType dtype : kDTypes) {
+      const Piece x = rank.piece(dtype, {total + kSpare, slice}, kind, placed(c.axis, Placement::sharded(1)));
+      for (int64_t i = 0; i < total * slice; ++i) set_element(x, i, whole(i / slice, rank.index() * slice + i % slice));
+      Work work;
+      (void)rank.bytes_sent();
+      const auto y = rank.run(ColumnsToRows{c.axis, c.ranks, total + kSpare}, {&x}, &work);
+      ASSERT_EQ(y[0].type.shape(), (Shape{total + kSpare, width}));
+      ASSERT_EQ(y[0].type.placement, placed(c.axis, Placement::sharded(0)));
+      ASSERT_EQ(y[0].rows, own.size());
+      for (int64_t i = 0; i < own.size() * width; ++i) {
+        const float want = whole(own.rows[static_cast<size_t>(i / width)], i % width);
+        ASSERT_EQ(element(y[0], i), dtype == DType::kF32 ? want : to_float(to_bf16(want))) << i;
+      }
+      const int64_t element_bytes = dtype_bits(dtype) / 8;
+      EXPECT_EQ(rank.bytes_sent(), (total - own.size()) * slice * element_bytes);
+      EXPECT_EQ(work.bytes_sent, (c.ranks - 1) * rows_per_rank(c.ranks, total + kSpare) * slice * element_bytes);
+    }
+  });
+}
+
 TEST(Collectives, AllGatherOfColumns) {
   for (const int ranks : {2, 3}) {
     for (const int64_t rows : {1, 4}) {
@@ -212,6 +238,64 @@ TEST(Collectives, AllGatherOfColumns) {
           EXPECT_EQ(work.bytes_sent, (ranks - 1) * x.type.tensor.bytes());
         });
       }
+    }
+  }
+}
+
+// sharding.md 12: inputs of ones give 1 where something whole is moved, the number of ranks where summands are added.
+TEST(Collectives, FailureMode24_OnesAreAddedWhereTheyAreSummands) {
+  constexpr int64_t kRows = 6;
+  for (const int ranks : {2, 3}) {
+    const StepBatch batch = batch_of({kRows});
+    RowSetOptions rows;
+    rows.tp = true;
+    on_ranks(ranks, [&](Communicator& comm) {
+      Rank rank(comm, MeshAxis::kTp, batch, rows);
+      const auto expect = [&](const Op& op, const Placement& placement, float want) {
+        const int64_t width = 4;
+        const Piece x = rank.piece(DType::kF32, {kRows, width}, Rows::kTokens, placed(MeshAxis::kTp, placement));
+        for (int64_t i = 0; i < x.rows * width; ++i) set_element(x, i, 1);
+        const auto y = rank.run(op, {&x});
+        const int64_t count = y[0].rows * y[0].type.shape()[1];
+        for (int64_t i = 0; i < count; ++i) ASSERT_EQ(element(y[0], i), want) << op_name(op);
+      };
+      const int64_t own = rows_per_rank(ranks, kRows);
+      expect(AllReduce{MeshAxis::kTp, ranks, DType::kF32}, Placement::partial(), static_cast<float>(ranks));
+      expect(ReduceScatter{MeshAxis::kTp, ranks, DType::kF32, own}, Placement::partial(), static_cast<float>(ranks));
+      expect(AllGather{MeshAxis::kTp, ranks, 0, kRows}, Placement::sharded(0), 1);
+      expect(AllGather{MeshAxis::kTp, ranks, 1, kRows}, Placement::sharded(1), 1);
+      expect(SliceRows{MeshAxis::kTp, ranks, own}, Placement::replicated(), 1);
+      expect(ColumnsToRows{MeshAxis::kTp, ranks, own}, Placement::sharded(1), 1);
+    });
+  }
+}
+
+// sharding.md 3.4 and 12: rooms of `cap` rows of which all, all but one, one or none are valid. Slabs are packed by the valid rows;
+// rows behind them keep their bytes (Rank::run compares them).
+TEST(Collectives, FailureMode33_TailsAreKeptAndSlabsArePacked) {
+  constexpr int64_t kCap = 8, kHeads = 4, kDim = 3, kRow = kHeads * kDim;
+  for (const int ranks : {2, 4}) {
+    for (const int64_t valid : {ranks * kCap, ranks * (kCap - 1), int64_t{ranks}, int64_t{0}}) {
+      const StepBatch batch = batch_of(valid > 0 ? std::vector<int64_t>{valid} : std::vector<int64_t>{});
+      RowSetOptions rows;
+      rows.tp = true;
+      on_ranks(ranks, [&](Communicator& comm) {
+        Rank rank(comm, MeshAxis::kTp, batch, rows);
+        const int64_t own = valid / ranks, first = comm.rank() * own, slice = kRow / ranks;
+        const Piece x = rank.piece(DType::kBF16, {kCap, kHeads, kDim}, Rows::kTokens, placed(MeshAxis::kTp, Placement::sharded(0)));
+        ASSERT_EQ(x.rows, own);
+        for (int64_t i = 0; i < own * kRow; ++i) set_element(x, i, whole(first + i / kRow, i % kRow));
+        const auto y = rank.run(HeadsToRows{MeshAxis::kTp, ranks, ranks * kCap}, {&x});
+        ASSERT_EQ(y[0].rows, valid);
+        for (int64_t i = 0; i < valid * slice; ++i) {
+          ASSERT_EQ(element(y[0], i), to_float(to_bf16(whole(i / slice, comm.rank() * slice + i % slice)))) << i;
+        }
+        const Piece sum = rank.piece(DType::kF32, {ranks * kCap, 5}, Rows::kTokens, placed(MeshAxis::kTp, Placement::partial()));
+        for (int64_t i = 0; i < valid * 5; ++i) set_element(sum, i, partial(comm.rank(), i / 5, i % 5));
+        const auto back = rank.run(ReduceScatter{MeshAxis::kTp, ranks, DType::kF32, kCap}, {&sum});
+        ASSERT_EQ(back[0].rows, own);
+        for (int64_t i = 0; i < own * 5; ++i) ASSERT_EQ(element(back[0], i), sum_of(ranks, first + i / 5, i % 5));
+      });
     }
   }
 }

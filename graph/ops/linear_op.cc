@@ -2,6 +2,9 @@
 
 #include <cstring>
 
+#include "base/numeric.h"
+#include "graph/ops/scratch.h"
+
 namespace weft {
 
 int64_t canonical_blocks(int64_t k) {
@@ -70,8 +73,10 @@ Status expect_int8_weight(std::string_view op, TypeSpan in, int weight, int scal
 }
 
 ShardRule Linear::shard_rule(TypeSpan in) const {
-  // Behind the weight: scales, biases and numbers for all rows are whole; magnitudes of rows go with the rows.
+  // Behind the weight: scales, biases and numbers for all rows are whole; magnitudes of rows go with the rows, scales of codes with
+  // the rows and groups.
   const std::string magnitudes = act_quant == ActQuant::kInt8PerRow ? "t" : "";
+  const bool codes = in[0].dtype() == DType::kI8;
   const bool rank3 = in[0].shape().rank() == 3;
   if (rank3 && x_matrix(in[0].shape(), groups * in[1].shape()[1], rest).per_stream) {
     return {{"tsk", "nk", "", magnitudes, ""}, {"tsn"}, "tn", ""};
@@ -83,15 +88,33 @@ ShardRule Linear::shard_rule(TypeSpan in) const {
   }
   const std::string n = grouped ? "k" : "n", w = grouped ? "kc" : "nk";
   const std::string x = rank3 ? "tkc" : "tk", y = heads > 0 ? "t" + n + "d" : "t" + n;
-  return {{x, w, "", magnitudes, ""}, {y}, grouped ? "tk" : "tnk", grouped ? "" : "k"};
+  std::vector<std::string> inputs = {x, w, "", magnitudes, ""};
+  if (codes) inputs[in.size() - 1] = "tkx";
+  return {std::move(inputs), {y}, grouped || codes ? "tk" : "tnk", grouped || codes ? "" : "k"};
+}
+
+// The scales of codes are the last input.
+Status Linear::expect_codes(TypeSpan in) const {
+  const int last = static_cast<int>(in.size()) - 1;
+  if (act_quant != ActQuant::kNone || k_blocks != 1 || rest != 0) {
+    return invalid_argument(fmt::format("{}: codes of int8 with act_quant {}, k_blocks {}, rest {}; expected none, 1, 0", kName,
+                                        EnumText<ActQuant>::kNames[static_cast<size_t>(act_quant)], k_blocks, rest));
+  }
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "codes", 3));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, last, "scales of codes", {DType::kF32}));
+  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, last, "scales of codes", 3));
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of scales of codes", in[last].shape()[0], in[0].shape()[0]));
+  WEFT_RETURN_IF_ERROR(expect_dim(kName, "groups of scales of codes", in[last].shape()[1], groups));
+  return expect_dim(kName, "scales of a group of codes", in[last].shape()[2], 1);
 }
 
 Result<ValueTypes> Linear::infer(TypeSpan in) const {
-  const bool is_static = act_quant == ActQuant::kInt8Static;
-  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, is_static ? 5 : is_int8(act_quant) ? 3 : 2,
-                                     is_static ? 5 : act_quant == ActQuant::kInt8PerRow ? 4 : 3));
+  const bool is_static = act_quant == ActQuant::kInt8Static, codes = !in.empty() && in[0].dtype() == DType::kI8;
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, is_static ? 5 : is_int8(act_quant) || codes ? 3 : 2,
+                                     is_static ? 5 : act_quant == ActQuant::kInt8PerRow || codes ? 4 : 3));
   if (in[0].shape().rank() != 3) WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 2));
-  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
+  if (codes) WEFT_RETURN_IF_ERROR(expect_codes(in));
+  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16, DType::kI8}));
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 1, "weight", 2));
   WEFT_RETURN_IF_ERROR(
       expect_dtype(kName, in, 1, "weight", {DType::kF32, DType::kBF16, DType::kF8E4M3, DType::kF4E2M1, DType::kI8}));
@@ -115,7 +138,7 @@ Result<ValueTypes> Linear::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of weight modulo groups", n % groups, 0));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of weight modulo heads", heads == 0 ? 0 : n % heads, 0));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "inputs modulo 4 * k_blocks", k_blocks == 1 ? 0 : k % (4 * k_blocks), 0));
-  const bool scaled = in.size() >= 3;
+  const bool scaled = in.size() >= (codes ? 4 : 3);
   if (scaled != (scale_rows > 0)) {
     return invalid_argument(
         fmt::format("{}: scale {} but scale_rows is {}", kName, scaled ? "given" : "missing", scale_rows));
@@ -143,7 +166,7 @@ Result<ValueTypes> Linear::infer(TypeSpan in) const {
     WEFT_RETURN_IF_ERROR(expect_dim(kName, "bias", in[3].shape()[0], in[2].shape()[0]));
     WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 4, "divisor, factor and offset", {DType::kF32}));
     WEFT_RETURN_IF_ERROR(expect_dim(kName, "divisor, factor and offset", in[4].shape().num_elements(), 3));
-  } else if (in.size() == 4) {
+  } else if (in.size() == 4 && !codes) {
     WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 3, "magnitudes of rows", {DType::kF32}));
     WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 3, "magnitudes of rows", 1));
     WEFT_RETURN_IF_ERROR(expect_dim(kName, "magnitudes of rows", in[3].shape()[0], tokens));
@@ -171,10 +194,60 @@ Work Linear::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
   work.count = static_cast<double>(groups);
   work.unit = WorkUnit::kMatrix;
   work.weight = in[1].dtype();
-  work.activation = quantised_dtype(act_quant, in[0].dtype());
+  const bool codes = in[0].dtype() == DType::kI8;
+  work.activation = codes ? dtype : quantised_dtype(act_quant, in[0].dtype());
   work.vector_apart = quantising_ops(act_quant) * static_cast<double>(in[0].shape().num_elements());
   work.scratch_bytes = linear_scratch_bytes(x.rows, x.cols, n, groups, in[1].dtype(), env.num_threads);
+  if (codes) {
+    work.vector_apart = static_cast<double>(in[0].shape().num_elements() + out[0].shape().num_elements());
+    work.scratch_bytes = aligned_scratch(work.scratch_bytes) + code_scratch_bytes(x.rows, x.cols, n, dtype);
+  }
   return work;
+}
+
+// Codes as numbers of `dtype`, which has them exactly, and fp32 sums before they are scaled.
+int64_t Linear::code_scratch_bytes(int64_t rows, int64_t k_total, int64_t n_total, DType dtype) {
+  return aligned_scratch(rows * k_total * dtype_bits(dtype) / 8) + aligned_scratch(rows * n_total * static_cast<int64_t>(sizeof(float)));
+}
+
+Status Linear::run_codes(RunContext& ctx, LinearArgs args) const {
+  const int64_t rows = args.num_rows, k = args.x_stride, n = args.w.rows, of_group = n / groups;
+  const auto* codes = ctx.in[0].as<int8_t>();
+  const auto* scales = ctx.in.back().as<float>();
+  std::byte* numbers = ctx.scratch.data();
+  auto* sums = reinterpret_cast<float*>(numbers + aligned_scratch(rows * k * dtype_bits(dtype) / 8));
+  args.x = numbers;
+  args.x_dtype = dtype;
+  args.y = sums;
+  args.y_dtype = DType::kF32;
+  args.scratch = numbers + code_scratch_bytes(rows, k, n, dtype);
+  constexpr int64_t kRowsPerTask = 4;
+  const auto each_row = [&](auto&& body) {
+    ctx.pool.parallel_for(rows, kRowsPerTask, [&](int64_t begin, int64_t end, int) {
+      for (int64_t t = begin; t < end; ++t) body(t);
+    });
+  };
+  each_row([&](int64_t t) {
+    for (int64_t i = t * k; i < (t + 1) * k; ++i) {
+      if (dtype == DType::kBF16) {
+        reinterpret_cast<bf16*>(numbers)[i] = to_bf16(static_cast<float>(codes[i]));
+      } else {
+        reinterpret_cast<float*>(numbers)[i] = static_cast<float>(codes[i]);
+      }
+    }
+  });
+  linear(args, ctx.isa, ctx.pool);
+  each_row([&](int64_t t) {
+    for (int64_t i = 0; i < n; ++i) {
+      const float y = scales[t * groups + i / of_group] * sums[t * n + i];
+      if (dtype == DType::kBF16) {
+        ctx.out[0].as<bf16>()[t * n + i] = to_bf16(y);
+      } else {
+        ctx.out[0].as<float>()[t * n + i] = y;
+      }
+    }
+  });
+  return {};
 }
 
 Status Linear::run(RunContext& ctx) const {
@@ -185,10 +258,13 @@ Status Linear::run(RunContext& ctx) const {
   args.num_rows = x.rows;
   args.x_stride = x.cols + groups * rest;
   args.x_group_stride = x.cols / groups + rest;
-  args.w = weight_matrix(ctx.in[1], ctx.in.size() >= 3 ? &ctx.in[2] : nullptr, scale_rows, scale_cols);
+  args.w = weight_matrix(ctx.in[1], scale_rows > 0 ? &ctx.in[2] : nullptr, scale_rows, scale_cols);
   args.groups = groups;
   args.k_blocks = k_blocks;
   args.act_quant = act_quant;
+  args.y_stride = args.w.rows + groups * rest;
+  args.y_group_stride = args.w.rows / groups + rest;
+  if (ctx.in[0].dtype() == DType::kI8) return run_codes(ctx, args);
   if (act_quant == ActQuant::kInt8Static) {
     args.w.bias = ctx.in[3].as<int32_t>();
     args.static_quant = ctx.in[4].as<float>();
@@ -197,8 +273,6 @@ Status Linear::run(RunContext& ctx) const {
   }
   args.y = ctx.out[0].data;
   args.y_dtype = dtype;
-  args.y_stride = args.w.rows + groups * rest;
-  args.y_group_stride = args.w.rows / groups + rest;
   args.scratch = ctx.scratch.data();
   linear(args, ctx.isa, ctx.pool);
   if (rest == 0) return {};

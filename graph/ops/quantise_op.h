@@ -1,6 +1,13 @@
-// Round trip of features [begin, end) of every vector through FP8 or FP4, after a Hadamard rotation if asked: kernels/quantise.
+// Quantise: round trip of features [begin, end) of every vector through FP8 or FP4, after a Hadamard rotation if asked: kernels/quantise.
 //
 //   x [T, ..., W] A -> the same type
+//
+// QuantiseGroups: int8 codes of groups of neighbouring heads, one scale for each row and group.
+//
+//   x [T, H, d] A -> codes I8 [T, H, d], scale F32 [T, H / heads, 1]
+//   s = absmax of the group / 127, code = clamp(rint(x / s), -128, 127); all 0 where s is 0. A NaN in the group makes s NaN.
+//
+// A group is quantised by itself, so neither rows nor ranks that have whole groups of heads change a bit.
 #pragma once
 
 #include "graph/op_spec.h"
@@ -36,6 +43,22 @@ struct Quantise {
 
   // Applies the round trip to `num_rows` contiguous vectors in place; other ops that store rounded rows use it.
   void apply(void* rows, DType dtype, int64_t num_rows, int64_t width, Isa isa) const;
+};
+
+struct QuantiseGroups {
+  static constexpr std::string_view kName = "quantise_groups";
+  int64_t heads = 1;  // of a group
+
+  template <class Self, class F>
+  static void visit_fields(Self& self, F&& f) {
+    f("heads", self.heads);
+  }
+  Result<ValueTypes> infer(TypeSpan in) const;
+  Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
+  ShardRule shard_rule(TypeSpan) const { return {{"thd"}, {"thd", "thx"}, "th", ""}; }
+  std::vector<int> mutates() const { return {}; }
+  Status run(RunContext& ctx) const;
+  bool operator==(const QuantiseGroups&) const = default;
 };
 
 }  // namespace weft

@@ -80,9 +80,9 @@ class Sharder {
       for (ValueId id : from_.nodes()[n].out) maker_[id] = static_cast<int>(n);
     }
     // Backwards: what the consumers need, the least split of it.
-    std::vector<std::optional<RowSet>> needed(from_.values().size());
+    needed_.assign(from_.values().size(), std::nullopt);
     const auto need = [&](ValueId id, RowSet set) {
-      std::optional<RowSet>& have = needed[id];
+      std::optional<RowSet>& have = needed_[id];
       have = !have ? set : contains(set, *have) ? set : contains(*have, set) ? *have : RowSet::kAll;
     };
     for (ValueId id : from_.results()) need(id, RowSet::kAll);
@@ -94,7 +94,7 @@ class Sharder {
       } else {
         std::optional<RowSet> all;
         for (ValueId id : node.out) {
-          if (needed[id]) all = !all || contains(*needed[id], *all) ? *needed[id] : *all;
+          if (needed_[id]) all = !all || contains(*needed_[id], *all) ? *needed_[id] : *all;
         }
         rows = all.value_or(RowSet::kAll);
       }
@@ -114,7 +114,7 @@ class Sharder {
       const Node& node = from_.nodes()[n];
       const bool projects = is_any<Linear>(node.op) && after_attention[node.in[0]] && !splits_weight(node, MeshAxis::kTp);
       if (is_any<SparseAttention>(node.op)) after_attention[node.out[0]] = true;
-      if (!projects && !is_any<Rope, Quantise, Swiglu, Add, AddPositionBias, Concat>(node.op)) continue;
+      if (!projects && !is_any<Rope, Quantise, QuantiseGroups, Swiglu, Add, AddPositionBias, Concat>(node.op)) continue;
       after_attention[node.out[0]] = after_attention[node.in[0]];
       for (ValueId id : node.in) {
         if (maker_[id] < 0 || from_.value(id).role != ValueRole::kActivation) continue;
@@ -224,6 +224,9 @@ class Sharder {
       }
       WEFT_ASSIGN_OR_RETURN(now, emit(id, now, AllGather{axis, n, 0, capacity(type, parent(set))}, "all_gather", axis, region));
       return move(id, now, axis, wanted, region);
+    }
+    if (have == Placement::sharded(1) && into_rows && has_rows(type) && type.shape().rank() == 2) {
+      return emit(id, now, ColumnsToRows{axis, n, capacity(type, deeper())}, "columns_to_rows", axis, region);
     }
     if (have.kind == Placement::Kind::kSharded) {
       WEFT_ASSIGN_OR_RETURN(now, emit(id, now, AllGather{axis, n, have.dim, type.shape()[0]}, "all_gather", axis, region));
@@ -538,7 +541,15 @@ class Sharder {
     down.push_back(made_[node.in[5]]);
     if (scaled) down.push_back(made_[node.in[8]]);
     WEFT_ASSIGN_OR_RETURN(const auto columns, add(ExpertsDown{experts}, std::move(down), ".down", node.stream));
-    WEFT_ASSIGN_OR_RETURN(const auto out, gather(columns[0], 1, ""));
+    // Whole rows, or (sequence parallel) the rows of each rank at once.
+    const RowSet wanted = needed_[node.out[0]].value_or(rows);
+    if (wanted == rows || !contains(rows, wanted) || last_axis(wanted) != kTp) {
+      WEFT_ASSIGN_OR_RETURN(const auto out, gather(columns[0], 1, ""));
+      record(node, out);
+      return {};
+    }
+    const int64_t own = capacity(to_.value(columns[0]).type, wanted);
+    WEFT_ASSIGN_OR_RETURN(const auto out, add(ColumnsToRows{kTp, size(kTp), own}, columns, "", Stream::kComm));
     record(node, out);
     return {};
   }
@@ -561,6 +572,7 @@ class Sharder {
   std::vector<ValueId> made_;                                // by old value: as its node made it
   std::vector<int> maker_;                                   // by old value: node, -1: none
   std::vector<RowSet> rows_;                                 // by old node
+  std::vector<std::optional<RowSet>> needed_;                // by old value: rows that its consumers work on, the least split of them
 };
 
 }  // namespace

@@ -73,6 +73,22 @@ y = add(e, sd) in layers.0: BF16[tokens 8,16]
 result y
 )";
 
+// As kMoe, whose sum goes back into streams.
+const std::string kMoeStreams = [] {
+  std::string text = kMoe;
+  text.replace(text.find("result y"), 8,
+               "streams = embedding(tokens, embed) {streams=4, dtype=BF16}: BF16[tokens 8,4,16]\n"
+               "z = add_streams(y, streams) in layers.0: BF16[tokens 8,4,16]\nresult z");
+  return text;
+}();
+// As kAttention, whose output projection takes int8 codes of its two groups of heads.
+const std::string kCodes = [] {
+  std::string text = kAttention;
+  text.insert(text.find("weight wo_a"), "c = quantise_groups(o) {heads=2} in layers.0: I8[tokens 8,4,8], F32[tokens 8,2,1]\n");
+  text.replace(text.find("linear(o, wo_a)"), 15, "linear(c, wo_a, c.1)");
+  return text;
+}();
+
 const Split kDenseSplit = {{"up", {MeshAxis::kTp, 0}}, {"down", {MeshAxis::kTp, 1}}};
 const Split kOutput = {{"wo_a", {MeshAxis::kTp, 0}}, {"wo_b", {MeshAxis::kTp, 1}}};
 const Split kHeads = {{"wq", {MeshAxis::kTp, 0}}, {"sink", {MeshAxis::kTp, 0}}, {"wo_a", {MeshAxis::kTp, 0}}, {"wo_b", {MeshAxis::kTp, 1}}};
@@ -256,6 +272,43 @@ sd = all_reduce(sd.partial) {axis=tp, size=2, dtype=BF16} in layers.0 on comm: B
 y = add(e, sd) in layers.0: BF16[tokens 8,16]
 result y
 )"},
+    {"moe tp2+sp+moe=tp: outputs go to the rows of each rank at once", kMoeStreams.c_str(), {.tp = 2}, kMoeShares, RowSet::kTp, RowSet::kAll, RowSet::kTp,
+     R"(tokens.slice_rows_tp = slice_rows(tokens) {axis=tp, size=2, capacity=4}: I32[tokens 4] tp:shard(0)
+x = embedding(tokens.slice_rows_tp, embed) {streams=0, dtype=BF16}: BF16[tokens 4,16] tp:shard(0)
+x.all_gather_tp = all_gather(x) {axis=tp, size=2, dim=0, capacity=8} on comm: BF16[tokens 8,16]
+g = linear(x.all_gather_tp, gate) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,4]
+route = moe_route(g) {by=score, top_k=2, scoring_func=sigmoid, n_group=1, topk_group=1, normalise=true, sum_eps=0, scaling=1} in layers.0: I32[tokens 8,2], F32[tokens 8,2]
+e.up = experts_up(x.all_gather_tp, route, route.1, w1, w3) {act_quant=none, swiglu_limit=0, weight_before_w2=true, scale_rows=0, scale_cols=0} in layers.0: BF16[tokens 8,2,6] tp:shard(2)
+e.inner = all_gather(e.up) {axis=tp, size=2, dim=2, capacity=8} in layers.0 on comm: BF16[tokens 8,2,12]
+e.down = experts_down(e.inner, route, route.1, w2) {act_quant=none, swiglu_limit=0, weight_before_w2=true, scale_rows=0, scale_cols=0} in layers.0: F32[tokens 8,8] tp:shard(1)
+e = columns_to_rows(e.down) {axis=tp, size=2, capacity=4} in layers.0 on comm: F32[tokens 4,16] tp:shard(0)
+s = linear(x.all_gather_tp, s1) {dtype=BF16, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: BF16[tokens 8,12] tp:shard(1)
+sd.partial = linear(s, s2) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,16] tp:partial
+sd = reduce_scatter(sd.partial) {axis=tp, size=2, dtype=BF16, capacity=4} in layers.0 on comm: BF16[tokens 4,16] tp:shard(0)
+y = add(e, sd) in layers.0: BF16[tokens 4,16] tp:shard(0)
+streams = embedding(tokens.slice_rows_tp, embed) {streams=4, dtype=BF16}: BF16[tokens 4,4,16] tp:shard(0)
+z = add_streams(y, streams) in layers.0: BF16[tokens 4,4,16] tp:shard(0)
+z.all_gather_tp = all_gather(z) {axis=tp, size=2, dim=0, capacity=8} on comm: BF16[tokens 8,4,16]
+result z.all_gather_tp
+)"},
+    {"attention tp2+dsa_cp with codes: these travel, and a scale for each group", kCodes.c_str(), {.tp = 2}, kOutput, RowSet::kAll, RowSet::kTp, RowSet::kTp,
+     R"(x = embedding(tokens, embed) {streams=0, dtype=F32}: F32[tokens 8,16]
+positions.slice_rows_tp = slice_rows(positions) {axis=tp, size=2, capacity=4}: I32[tokens 4] tp:shard(0)
+table = rope_table(positions.slice_rows_tp) {theta=10000, rotary_dims=4, factor=1, beta_fast=32, beta_slow=1, original_max_position_embeddings=0}: F32[tokens 4,2,2] tp:shard(0)
+x.slice_rows_tp = slice_rows(x) {axis=tp, size=2, capacity=4}: F32[tokens 4,16] tp:shard(0)
+q = linear(x.slice_rows_tp, wq) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=4, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 4,4,8] tp:shard(0)
+qr = rope(q, table) {direction=forward, pairs=interleaved, place=last} in layers.0: F32[tokens 4,4,8] tp:shard(0)
+kv = linear(x, wkv) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,8]
+o = sparse_attention(qr, kv, sink, window) {window=8, ratio=0, scale=0.5, max_context=0, has_sink=true, value_width=0} in layers.0: F32[tokens 4,4,8] tp:shard(0)
+ring_write(kv, window) in layers.0
+c = quantise_groups(o) {heads=2} in layers.0: I8[tokens 4,4,8] tp:shard(0), F32[tokens 4,2,1] tp:shard(0)
+c.heads_to_rows_tp = heads_to_rows(c) {axis=tp, size=2, capacity=8} in layers.0 on comm: I8[tokens 8,2,8] tp:shard(1)
+c.1.heads_to_rows_tp = heads_to_rows(c.1) {axis=tp, size=2, capacity=8} in layers.0 on comm: F32[tokens 8,1,1] tp:shard(1)
+oa = linear(c.heads_to_rows_tp, wo_a, c.1.heads_to_rows_tp) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,4] tp:shard(1)
+ob.partial = linear(oa, wo_b) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,16] tp:partial
+ob = all_reduce(ob.partial) {axis=tp, size=2, dtype=F32} on comm: F32[tokens 8,16]
+result ob
+)"},
     {"moe tp2+sp+ep2: local rows are dispatched as they are", kMoe, {.tp = 2, .ep = 2}, kMoeSplit, RowSet::kTp, RowSet::kAll, RowSet::kTp,
      R"(tokens.slice_rows_tp = slice_rows(tokens) {axis=tp, size=2, capacity=4}: I32[tokens 4] tp:shard(0)
 x = embedding(tokens.slice_rows_tp, embed) {streams=0, dtype=BF16}: BF16[tokens 4,16] tp:shard(0)
@@ -333,6 +386,8 @@ TEST(Shard, Refusals) {
     const char* message;
   } refusals[] = {
       {"heads", kAttention, {.tp = 3}, {{"wq", {MeshAxis::kTp, 0}}}, "'wq' F32[32,16]: dimension 0 is not divisible by tp 3"},
+      {"failure_mode_29: a scale of codes for heads of two ranks", kCodes.c_str(), {.tp = 4}, {{"wq", {MeshAxis::kTp, 0}}, {"sink", {MeshAxis::kTp, 0}}},
+       "graph attention: node 'c' (quantise_groups): quantise_groups: 1 heads of x cut a group of 2, which has one scale"},
       {"groups", kAttention, {.tp = 4}, kHeads, "'oa': 2 output groups cannot be split over 4 ranks"},
       {"heads that are cut", kAttention, {.tp = 8}, {{"wq", {MeshAxis::kTp, 0}}}, "'q': 4 heads cannot be split over 8 ranks"},
       {"blocks of a sum", kDense, {.tp = 16}, kDenseSplit, "'d': 8 canonical blocks cannot be split over 16 ranks"},
@@ -414,6 +469,51 @@ TEST(Verifier, Refusals) {
     const Status status = graph.ok() ? verify(*graph) : graph.status();
     ASSERT_FALSE(status.ok()) << c.what;
     EXPECT_NE(status.message().find(c.message), std::string::npos) << c.what << ": " << status.message();
+  }
+}
+
+// sharding.md 12: whole and local rows are never added, whichever stands first; nothing is promoted in silence.
+TEST(Verifier, FailureMode12_OperandOrderDoesNotDecideTheShape) {
+  for (const char* inputs : {"a, b", "b, a"}) {
+    const auto graph = parse_graph(fmt::format(
+        "graph g\ninput a: F32[tokens 8,4]\ninput b: F32[tokens 4,4] tp:shard(0)\ny = add({}): F32[tokens 8,4]\n", inputs));
+    const Status status = graph.ok() ? verify(*graph) : graph.status();
+    ASSERT_FALSE(status.ok()) << inputs;
+    EXPECT_NE(status.message().find("add: a is F32[tokens "), std::string::npos) << status.message();
+  }
+  // Of as many rows, so that shapes alone would fit.
+  for (const char* inputs : {"a, b", "b, a"}) {
+    const auto graph = parse_graph(fmt::format(
+        "graph g\ninput a: F32[tokens 8,4]\ninput b: F32[tokens 8,4] tp:shard(0)\ny = add({}): F32[tokens 8,4]\n", inputs));
+    const Status status = graph.ok() ? verify(*graph) : graph.status();
+    ASSERT_FALSE(status.ok()) << inputs;
+    EXPECT_NE(status.message().find(fmt::format("axis tp splits other inputs but not input {}: F32[tokens 8,4]", inputs[0] == 'a' ? 0 : 1)),
+              std::string::npos) << status.message();
+  }
+}
+
+// sharding.md 12: what is whole is not summed over ranks, and what is a summand is not taken for the whole.
+TEST(Verifier, FailureMode24_WholeValuesAreNotReducedAndPartsAreNotLeft) {
+  const struct {
+    const char* text;
+    const char* message;
+  } refusals[] = {
+      {"graph g\ninput x: F32[tokens 8,4]\ny = reduce_scatter(x) {axis=tp, size=2, dtype=F32, capacity=4} on comm: F32[tokens 4,4] tp:shard(0)\n",
+       "reduce_scatter: the input is whole on tp, expected tp:partial"},
+      {"graph g\ninput x: F32[tokens 8,4]\ny = all_reduce(x) {axis=tp, size=2, dtype=F32} on comm: F32[tokens 8,4]\n",
+       "all_reduce: the input is whole on tp, expected tp:partial"},
+      {"graph g\ninput x: F32[tokens 8,4] tp:partial\ny = all_gather(x) {axis=tp, size=2, dim=0, capacity=8} on comm: F32[tokens 8,4]\n",
+       "all_gather: the input is tp:partial, expected tp:shard(0)"},
+      {"graph g\ninput x: F32[tokens 8,4] tp:partial\nweight w: F32[4,4]\ny = linear(x, w) "
+       "{dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0}: F32[tokens 8,4] tp:partial\n",
+       "input 0 is a partial sum on axis tp; it must be reduced first"},
+      {"graph g\ninput x: F32[tokens 8,4] tp:partial\nresult x\n", "result 'x' is a partial sum"},
+  };
+  for (const auto& c : refusals) {
+    const auto graph = parse_graph(c.text);
+    const Status status = graph.ok() ? verify(*graph) : graph.status();
+    ASSERT_FALSE(status.ok()) << c.text;
+    EXPECT_NE(status.message().find(c.message), std::string::npos) << status.message();
   }
 }
 

@@ -47,7 +47,7 @@ class DeepseekV4 final : public Model {
 
   // bf16: the official profile R for the quantised releases; a plain BF16 export has no activation quantisation.
   NumericMode mode(DType dtype, std::optional<bool> act_quant) const override {
-    return {dtype, act_quant.value_or(dtype == DType::kBF16 && config_.fp8)};
+    return {.dtype = dtype, .act_quant = act_quant.value_or(dtype == DType::kBF16 && config_.fp8)};
   }
 
   std::vector<CacheSpec> caches(const NumericMode& mode, const CacheCapacity& capacity) const override {
@@ -90,6 +90,7 @@ class DeepseekV4 final : public Model {
     if (weight == nullptr) return {};
     return {component_name(weight->mtp ? Component::kMtp : weight->component), scale ? WeightInfo::Part::kScale : WeightInfo::Part::kPayload};
   }
+  Status check_mode(const NumericMode&) const override { return {}; }
   Status check_layout(const Layout& layout) const override { return deepseek_v4::check_layout(config_, layout); }
 
   ModelSummary summary() const override {

@@ -82,6 +82,14 @@ const LayoutCase kCases[] = {
     {"tp2+dsa_cp+sp+o_proj=streamed", StepPhase::kPrefill,
      "all_gather tp attn_in, all_gather tp attn.wo_a, all_gather tp attn.wo_b, all_gather tp ffn_in, "
      "reduce_scatter tp shared.w2.partial"},
+    {"tp2+dsa_cp+sp+o_proj=streamed+prefetch=on", StepPhase::kPrefill,
+     "all_gather tp attn.wo_a, all_gather tp attn.wo_b, all_gather tp attn_in, all_gather tp ffn_in, "
+     "reduce_scatter tp shared.w2.partial"},
+    {"tp2+sp+moe=tp", StepPhase::kPrefill,
+     "all_gather tp attn_in, reduce_scatter tp wo_b.partial, all_gather tp ffn_in, all_gather tp experts.up, "
+     "columns_to_rows tp experts.down, reduce_scatter tp shared.w2.partial"},
+    {"tp2+moe=tp", StepPhase::kPrefill,
+     "all_reduce tp wo_b.partial, all_gather tp experts.up, all_gather tp experts.down, all_reduce tp shared.w2.partial"},
     {"tp2+dsa_cp+o_proj=streamed", StepPhase::kPrefill,
      "slice_rows tp attn_in, all_gather tp attn.wo_a, all_gather tp attn.wo_b, all_gather tp wo_b, all_reduce tp shared.w2.partial"},
     {"tp2+dsa_cp+sp+shared=replicated", StepPhase::kPrefill,
@@ -208,6 +216,24 @@ TEST(DeepseekV4LayoutGraph, BytesOfALayer) {
   EXPECT_EQ(reduce, gather + scatter);  // so sequence parallelism moves as much as plain tp
 }
 
+// Owned decode steps with int8 codes: a byte for every feature and four for every group, where bf16 has two for every feature.
+TEST(DeepseekV4LayoutGraph, CodesOfGroupsTravel) {
+  const auto model = flash();
+  constexpr int64_t kHeads = 64, kDim = 512, kGroups = 8;
+  for (const int64_t ranks : {2, 4, 8}) {
+    const std::string layout = fmt::format("tp{}+dsa_cp+owned", ranks), layer = "layers.4";
+    GraphOptions options = options_of(*model, 64);
+    const Graph plain = trunk_of(*model, options, layout, StepPhase::kDecode);
+    options.mode.output_quant = OutputQuant::kInt8;
+    const Graph codes = trunk_of(*model, options, layout, StepPhase::kDecode);
+    const std::string moves = moves_of(codes, layer);
+    EXPECT_TRUE(moves.starts_with("heads_to_rows tp o_quantise, heads_to_rows tp o_quantise.1, reduce_scatter tp wo_b.partial")) << moves;
+    const int64_t rows = codes.value(codes.find(layer + ".o_quantise")).type.shape()[0];
+    EXPECT_EQ(bytes_of_layer(plain, layer, "heads_to_rows"), (ranks - 1) * rows * kHeads * kDim * 2 / ranks) << layout;
+    EXPECT_EQ(bytes_of_layer(codes, layer, "heads_to_rows"), (ranks - 1) * rows * (kHeads * kDim + 4 * kGroups) / ranks) << layout;
+  }
+}
+
 // Every collective of every layout, from the types of its own input and output.
 TEST(DeepseekV4LayoutGraph, BytesOfEveryCollective) {
   const auto model = flash();
@@ -226,6 +252,8 @@ TEST(DeepseekV4LayoutGraph, BytesOfEveryCollective) {
         want = gather->dim == 0 ? all_gather_bytes(gather->size, out.shape[0], width * element) : all_to_all_bytes(gather->size, in.bytes());
       } else if (const auto* heads = std::get_if<HeadsToRows>(&node.op)) {
         want = all_to_all_bytes(heads->size, in.bytes() / heads->size);
+      } else if (const auto* columns = std::get_if<ColumnsToRows>(&node.op)) {
+        want = all_to_all_bytes(columns->size, rows_per_rank(columns->size, in.shape[0]) * width * element);
       } else if (!std::holds_alternative<SliceRows>(node.op)) {
         continue;  // experts: an expectation (graph/ops/collective_test.cc counts what is sent)
       }
@@ -280,16 +308,26 @@ TEST(DeepseekV4LayoutGraph, ExpandUndoesFold) {
   EXPECT_TRUE(*expanded == *whole);
 }
 
-TEST(DeepseekV4LayoutGraph, ShardingCommutesWithRepetition) {
+TEST(DeepseekV4LayoutGraph, PassesCommuteWithRepetition) {
   const auto model = flash();
   const FoldedModel folded_model(model);
   const auto runs = fold_layers(*model->build(options_of(*model, 64))).runs;
-  for (const LayoutCase& c : kCases) {
-    const Graph expect = graph_of(*model, c.layout, 64, c.phase);
-    const auto expanded = expand_layers(graph_of(folded_model, c.layout, 64, c.phase), runs);
-    ASSERT_TRUE(expanded.ok()) << c.layout << ": " << expanded.status().message();
-    EXPECT_TRUE(verify(*expanded, layout_of(c.layout).mesh).ok()) << verify(*expanded, layout_of(c.layout).mesh).message();
-    EXPECT_TRUE(nodes_of(*expanded) == nodes_of(expect)) << c.layout;
+  std::vector<std::pair<std::string, StepPhase>> layouts;
+  for (const LayoutCase& c : kCases) layouts.emplace_back(c.layout, c.phase);
+  for (const char* layout : {"tp2dcp2", "tp2dcp2+dcp_mode=merge", "tp4+dsa_cp+owned", "tp2+dsa_cp+sp+compressor=split", "pcp2+compressor=split",
+                             "tp4+dsa_cp+o_proj=streamed+prefetch=on", "dp2tp2+sp+ep4"}) {
+    for (const StepPhase phase : {StepPhase::kPrefill, StepPhase::kDecode}) layouts.emplace_back(layout, phase);
+  }
+  for (const OutputQuant output : {OutputQuant::kNone, OutputQuant::kInt8}) {
+    for (const auto& [layout, phase] : layouts) {
+      GraphOptions options = options_of(*model, 64);
+      options.mode.output_quant = output;
+      const Graph expect = trunk_of(*model, options, layout, phase);
+      const auto expanded = expand_layers(trunk_of(folded_model, options, layout, phase), runs);
+      ASSERT_TRUE(expanded.ok()) << layout << ": " << expanded.status().message();
+      EXPECT_TRUE(verify(*expanded, layout_of(layout).mesh).ok()) << verify(*expanded, layout_of(layout).mesh).message();
+      EXPECT_TRUE(nodes_of(*expanded) == nodes_of(expect)) << layout;
+    }
   }
 }
 
