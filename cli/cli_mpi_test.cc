@@ -91,6 +91,15 @@ TEST_F(CliMpi, MatrixOverBothTransports) {
   EXPECT_NE(got.out.find("4 passed, 0 failed, 0 skipped"), std::string::npos) << got.out;
 }
 
+// Latents, a selection that layers share, and all queries on every rank.
+TEST_F(CliMpi, LayoutsOfLatentsHaveTheBitsOfOneRank) {
+  const Output got = run(mpirun(2, fmt::format("verify '{}/testdata/golden/glm_moe_dsa/glm52_mtp_f32' --layouts tp2+dsa_cp+sp+ep2,"
+                                               "tp2+dsa_cp+sp+o_proj=replicated+queries=full,pp2,tp2+dsa_cp+owned --dtype f32 --tokens 20",
+                                               WEFT_SOURCE_DIR)));
+  EXPECT_EQ(got.code, 0) << got.out << got.messages;
+  EXPECT_NE(got.out.find("4 passed, 0 failed, 0 skipped"), std::string::npos) << got.out;
+}
+
 TEST_F(CliMpi, OneProcessPrints) {
   const Output got = run(mpirun(2, "--version"));
   EXPECT_EQ(got.code, 0);

@@ -113,7 +113,7 @@ TEST_F(PlanCommands, JsonSaysWhatTheTableSays) {
 TEST_F(PlanCommands, DiffTraceValidate) {
   const Output diff = weft("plan diff deepseek-v4-flash tp8+ep8 dp8+ep8 --device h200-sxm");
   EXPECT_EQ(diff.code, 0) << diff.err;
-  EXPECT_NE(diff.out.find("attention F8_E4M3"), std::string::npos) << diff.out;  // sliced here, whole there
+  EXPECT_NE(diff.out.find("attention attn.wq_b F8_E4M3"), std::string::npos) << diff.out;  // sliced here, whole there
   const Output trace = weft("plan trace deepseek-v4-flash --layout tp8+ep8 --device h200-sxm --ranks 2");
   EXPECT_EQ(trace.code, 0) << trace.err;
   const auto events = parse_json(trace.out, "trace");
@@ -121,6 +121,26 @@ TEST_F(PlanCommands, DiffTraceValidate) {
   EXPECT_GT((*events)["traceEvents"].size(), 100u);
   const Output validate = weft("plan --validate");
   EXPECT_EQ(validate.code, 0) << validate.out << validate.err;
+}
+
+// The outputs in a page of docs/ are those of its commands: blocks that begin with "$ weft ...".
+TEST_F(PlanCommands, PagesShowWhatTheirCommandsPrint) {
+  constexpr std::string_view kBegin = "```\n$ weft ", kEnd = "```\n";
+  for (const char* page : {"glm_5_1_w8a8.md"}) {
+    std::ifstream in(fmt::format("{}/docs/{}", WEFT_SOURCE_DIR, page), std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    int blocks = 0;
+    for (size_t at = 0; (at = text.find(kBegin, at)) != text.npos; ++blocks) {
+      at += kBegin.size();
+      const size_t line = text.find('\n', at), end = text.find(kEnd, line);
+      ASSERT_TRUE(line != text.npos && end != text.npos) << page;
+      const Output output = weft(text.substr(at, line - at));
+      EXPECT_EQ(output.err, "");
+      EXPECT_EQ(output.out, text.substr(line + 1, end - line - 1)) << page << ": $ weft " << text.substr(at, line - at);
+      at = end;
+    }
+    EXPECT_GT(blocks, 0) << page;
+  }
 }
 
 // Ranks that nobody can run here take the same way.

@@ -101,7 +101,7 @@ class PlanCommand : public Command {
       WEFT_ASSIGN_OR_RETURN(EngineProfile engine, load_engine_profile(text.substr(at + 1), engine_folders()));
       request.engine = std::make_shared<const EngineProfile>(std::move(engine));
     }
-    return make_plan(request, {});
+    return make_plan(request, {.times = !memory_only_});
   }
 
   Status run_diff(const PlanRequest& request, Console& console) const {
@@ -116,11 +116,16 @@ class PlanCommand : public Command {
   }
 
   Status run_validation(Console& console) const {
-    WEFT_ASSIGN_OR_RETURN(const std::vector<ValidationLine> lines, validate_published([&](const std::string& name) -> Result<std::shared_ptr<const Model>> {
+    const auto model_of = [](const std::string& name) -> Result<std::shared_ptr<const Model>> {
       WEFT_ASSIGN_OR_RETURN(std::shared_ptr<const Checkpoint> checkpoint, open_location(name));
       WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, open_model(std::move(checkpoint), {}));
       return std::shared_ptr<const Model>(std::move(model));
-    }));
+    };
+    const auto engine_of = [](const std::string& name) -> Result<std::shared_ptr<const EngineProfile>> {
+      WEFT_ASSIGN_OR_RETURN(EngineProfile engine, load_engine_profile(name, engine_folders()));
+      return std::make_shared<const EngineProfile>(std::move(engine));
+    };
+    WEFT_ASSIGN_OR_RETURN(const std::vector<ValidationLine> lines, validate_published(model_of, engine_of));
     if (console.json) {
       console.print_json(validation_json(lines));
     } else {
@@ -146,6 +151,7 @@ CommandEntry plan_command() {
                                    "  weft plan deepseek-v4-flash --layout pcp8+ep8 --device h100-sxm --prompt 65536 --phase prefill --json\n"
                                    "  weft plan MODEL_DIR --layout tp2 --device this-machine.json --local-ranks 2 --mtp 1 --acceptance 0.8\n"
                                    "  weft plan diff deepseek-v4-pro tp8+ep8 dp8+ep8 --device h200-sxm\n"
+                                   "  weft plan diff glm-5.1-w8a8 dp2tp16+ep32@tensorcast dp2tp16+sp+ep32@tensorcast --device ascend-910c-752t --memory\n"
                                    "  weft plan trace deepseek-v4-pro --layout tp8+ep8 --device h200-sxm --out trace.json\n"
                                    "  weft plan search deepseek-v4-flash --device h20-96g --devices 8,16 --ttft 2s --tpot 50ms\n"
                                    "  weft plan --validate\n");

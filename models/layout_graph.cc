@@ -32,16 +32,20 @@ bool owns_requests(const Layout& layout, StepPhase phase) {
   return split && split->split == TokenSplit::kOwned;
 }
 
+bool full_queries(const Layout& layout) { return layout.queries == QueryRows::kFull && layout.mesh.tp > 1; }
+
 struct RowChoice {
-  RowSet residual, queries, unique, writers = RowSet::kAll, keys = RowSet::kAll;
+  RowSet residual, queries, selection, unique, writers = RowSet::kAll, keys = RowSet::kAll;
 };
 
 RowChoice choose_rows(const Layout& layout, StepPhase phase) {
   const bool tp = layout.mesh.tp > 1, pcp_rows = splits_rows_over_pcp(layout, phase);
   const RowSet outer = pcp_rows ? RowSet::kPcp : RowSet::kAll;
   RowChoice rows;
-  rows.residual = deeper(outer, tp && layout.sequence_parallel);
-  rows.queries = splits_queries_over_tp(layout, phase) ? RowSet::kTp : outer;
+  const bool all_rows = full_queries(layout);
+  rows.residual = deeper(outer, tp && layout.sequence_parallel && !(all_rows && phase == StepPhase::kDecode));
+  rows.selection = splits_queries_over_tp(layout, phase) ? RowSet::kTp : outer;
+  rows.queries = all_rows ? outer : rows.selection;
   if (owns_requests(layout, phase)) rows.writers = rows.residual = RowSet::kTp;
   rows.keys = layout.compressor == CompressorChoice::kSplit && rows.writers == RowSet::kAll ? rows.queries : rows.writers;
   rows.unique = deeper(pcp_rows || layout.mesh.pcp == 1 ? outer : RowSet::kPcp, tp);
@@ -56,7 +60,7 @@ RowSetOptions row_set_options(const Layout& layout, StepPhase phase) {
     const auto in = [&](RowSet set) {
       return with_row_set({}, set)[static_cast<size_t>(axis)] == Placement::sharded(0);
     };
-    return in(rows.residual) || in(rows.queries) || (layout.mesh.ep > 1 && in(rows.unique));
+    return in(rows.residual) || in(rows.selection) || (layout.mesh.ep > 1 && in(rows.unique));
   };
   RowSetOptions options;
   options.tp = used(MeshAxis::kTp);
@@ -70,7 +74,7 @@ RowSetOptions row_set_options(const Layout& layout, StepPhase phase) {
 Placements weight_placement(const Layout& layout, StepPhase phase, WeightSplit split) {
   Placements placements;
   const auto place = [&](MeshAxis axis, int dim) { placements[static_cast<size_t>(axis)] = Placement::sharded(dim); };
-  const bool tp = layout.mesh.tp > 1, heads = tp && !splits_queries_over_tp(layout, phase);
+  const bool tp = layout.mesh.tp > 1, heads = tp && !splits_queries_over_tp(layout, phase) && !full_queries(layout);
   const bool output = heads || (tp && layout.o_proj != OProjChoice::kReplicated);
   switch (split) {
     case WeightSplit::kWhole: break;
@@ -170,11 +174,10 @@ Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOp
   shard_options.writers = rows.writers;
   shard_options.residual = rows.residual;
   shard_options.queries = rows.queries;
+  shard_options.selection = rows.selection;
   shard_options.keys = rows.keys;
   shard_options.unique = rows.unique;
-  if (layout.router == RouterChoice::kFull) {  // before the rows are sliced for the experts
-    shard_options.router = splits_rows_over_pcp(layout, phase) ? RowSet::kPcp : RowSet::kAll;
-  }
+  if (layout.router == RouterChoice::kFull) shard_options.router = rows.residual;  // before they are sliced for the experts
   const int64_t tokens = options.shape.tokens, tp = layout.mesh.tp;
   const TokenSplit pcp_split = row_set_options(layout, phase).pcp_split;
   const StepCapacity capacity{tokens, options.cache.num_slots, 1 + options.cache.draft_rows};

@@ -32,10 +32,8 @@ class EngineReader {
     profile_.exact = flag(fields, json, "exact", false);
     profile_.reduce_dtype = dtype(fields, "reduce_dtype");
     profile_.gather_dtype = dtype(fields, "gather_dtype");
-    profile_.pads_rows_to_tp = flag(fields, json, "pads_rows_to_tp", false);
-    profile_.vocabulary_multiple = fields.integer_or("vocabulary_multiple", 1, 1, 1 << 20);
-    profile_.counts_drafts = flag(fields, json, "counts_drafts", true);
     profile_.executor_limits = flag(fields, json, "executor_limits", true);
+    profile_.dsa_cp_with_sequence_parallel = flag(fields, json, "dsa_cp_with_sequence_parallel", false);
     if (fields.has("leaves_out")) profile_.leaves_out = fields.strings("leaves_out");
     items(fields, json, "weights", [&](JsonFields& item, const Json& object) { weight(item, object); });
     items(fields, json, "reserves", [&](JsonFields& item, const Json& object) { reserve(item, object); });

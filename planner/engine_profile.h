@@ -70,10 +70,10 @@ struct EngineProfile {
 
   // Dtypes in which sums and gathered rows travel; none: as the graph says (weft: fp32 partials, rows as they are).
   std::optional<DType> reduce_dtype, gather_dtype;
-  bool pads_rows_to_tp = false;       // rows of a step are padded to a multiple of tp
-  int64_t vocabulary_multiple = 1;    // the vocabulary is padded to a multiple of this times tp
-  bool counts_drafts = true;          // draft layers are in the totals that it publishes
   bool executor_limits = true;        // false: layouts that weft's executor refuses are fine
+  // Attention over split tokens is no choice of its own: it comes with sequence_parallel on models that have DSA, in the form of
+  // queries=full (planner/engine_layout.h).
+  bool dsa_cp_with_sequence_parallel = false;
   std::vector<std::string> leaves_out;  // what its published figures do not hold, for readers
   std::vector<std::string> unverified;  // names of rules that nobody verified
 };

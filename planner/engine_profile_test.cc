@@ -2,14 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "base/int_math.h"
-#include "models/glm_moe_dsa/weights.h"
-
 namespace weft {
 namespace {
 
 const std::vector<std::filesystem::path> kFolders = {WEFT_SOURCE_DIR "/devices/engines"};
-constexpr double kGiB = 1 << 30;
 
 EngineProfile load(const std::string& name) {
   Result<EngineProfile> profile = load_engine_profile(name, kFolders);
@@ -90,58 +86,6 @@ TEST(EngineProfiles, EffectsOnOneWeight) {
   }
   const HeldWeight table{.name = "embed_tokens", .dtype = DType::kBF16, .elements = 64 * 32, .inputs = 32};
   EXPECT_EQ(engine_weight(engine(R"("effect": "shard")"), table, layout_of("tp4")).bytes(), 1024);
-}
-
-// Static bytes of a rank of GLM-5.1 W8A8 without draft layers: weights, and tables of positions.
-double glm_rank_bytes(const EngineProfile& engine, const Layout& layout) {
-  const Result<Checkpoint> checkpoint = Checkpoint::open_config(WEFT_SOURCE_DIR "/model_configs/glm-5.1/config.json");
-  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  const auto config = glm_moe_dsa::parse_config(checkpoint->config(), "config.json");
-  EXPECT_TRUE(config.ok()) << config.status().message();
-  glm_moe_dsa::Storage storage;
-  storage.format = glm_moe_dsa::Storage::Format::kW8A8;
-  double bytes = 0;
-  for (const Weight& weight : glm_moe_dsa::weights(*config, storage)) {
-    if (weight.mtp) continue;
-    int64_t pieces = 1;  // as every engine splits it over tp and ep
-    if (weight.split == WeightSplit::kExperts) {
-      pieces = layout.mesh.ep;
-    } else if (weight.split != WeightSplit::kWhole) {
-      pieces = layout.mesh.tp;
-    }
-    const bool over_tp = pieces > 1 && weight.split != WeightSplit::kExperts;
-    const Shape& shape = weight.type.shape;
-    HeldWeight value{weight.name, weight.split, false, weight.type.dtype, shape.num_elements() / pieces, shape.rank() < 2 ? 1 : shape.back(), pieces, over_tp};
-    const EngineWeight held = engine_weight(engine, value, layout);
-    bytes += static_cast<double>(held.bytes());
-    for (const EngineWeight::Line& line : held.extra) {
-      if (line.lifetime == Lifetime::kPersistent) bytes += static_cast<double>(line.bytes);
-    }
-    value.is_scale = true;
-    for (const SideTensor& side : weight.sides) {
-      value.dtype = side.type.dtype;
-      value.elements = ceil_div(side.type.shape.num_elements(), pieces);
-      bytes += static_cast<double>(engine_weight(engine, value, layout).bytes());
-    }
-  }
-  for (const ReserveRule& rule : engine.reserves) {
-    if (rule.verified) bytes += static_cast<double>(reserve_bytes(rule, 0, config->max_position_embeddings));
-  }
-  return bytes;
-}
-
-// glm_moe_dsa.md 8.3: TensorCast's published 28.452 and 38.068 "GB", TP16 DP2 EP32.
-TEST(EngineProfiles, TensorCastFiguresOfGlm) {
-  const EngineProfile engine = load("tensorcast");
-  EXPECT_NEAR(glm_rank_bytes(engine, layout_of("dp2tp16+ep32")) / kGiB, 28.452, 0.0006);
-  EXPECT_NEAR(glm_rank_bytes(engine, layout_of("dp2tp16+dsa_cp+ep32")) / kGiB, 38.068, 0.0006);
-}
-
-// glm_moe_dsa.md 8.4: vllm-ascend, EP32, shared expert over tp, output projection over tp, without MTP.
-TEST(EngineProfiles, VllmAscendFiguresOfGlm) {
-  const EngineProfile engine = load("vllm-ascend");
-  EXPECT_NEAR(glm_rank_bytes(engine, layout_of("dp2tp16+ep32")) / kGiB, 24.5, 0.3);
-  EXPECT_NEAR(glm_rank_bytes(engine, layout_of("dp2tp16+dsa_cp+ep32")) / kGiB, 28.8, 0.3);
 }
 
 }  // namespace

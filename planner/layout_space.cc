@@ -172,7 +172,7 @@ bool has_effect(const Layout& l) {
   if (l.prefetch && l.o_proj != OProjChoice::kStreamed) return false;
   if (l.dcp_mode != DcpMode::kRows && l.mesh.dcp == 1) return false;
   // The rows of a step are sliced before the experts where ranks share those and hold the same rows.
-  if (l.router == RouterChoice::kFull && (l.mesh.ep == 1 || (!tp && l.mesh.pcp == 1))) return false;
+  if (l.router == RouterChoice::kFull && (l.mesh.ep == 1 || ((!tp || l.sequence_parallel) && l.mesh.pcp == 1))) return false;
   if (l.compressor == CompressorChoice::kSplit && !splits) return false;
   return true;
 }

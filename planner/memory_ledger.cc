@@ -1,6 +1,7 @@
 #include "planner/memory_ledger.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <set>
 
@@ -15,22 +16,86 @@ std::string_view cache_kind(std::string_view name) {
   return dot == name.npos ? name : name.substr(dot + 1);
 }
 
+// "self_attn.q_b_proj" of "layers.3.self_attn.q_b_proj"; names outside of layers as they are.
+std::string_view without_layer(std::string_view name) {
+  for (const std::string_view prefix : {"layers.", "mtp."}) {
+    if (!name.starts_with(prefix)) continue;
+    const size_t dot = name.find('.', prefix.size());
+    if (dot != name.npos) return name.substr(dot + 1);
+  }
+  return name;
+}
+
+// Lines of the same kind are one.
+void add_line(std::vector<LedgerLine>& lines, LedgerLine line) {
+  const auto at = std::find_if(lines.begin(), lines.end(), [&](const LedgerLine& l) {
+    return l.category == line.category && l.copies == line.copies && l.tensor == line.tensor && l.what == line.what && l.storage == line.storage &&
+           l.reason == line.reason;
+  });
+  if (at == lines.end()) {
+    lines.push_back(std::move(line));
+    return;
+  }
+  at->bytes += line.bytes;
+  at->tensors += line.tensors;
+  at->unverified = at->unverified || line.unverified;
+}
+
+void sort_lines(std::vector<LedgerLine>& lines) {
+  std::stable_sort(lines.begin(), lines.end(), [](const LedgerLine& a, const LedgerLine& b) {
+    return a.category != b.category ? a.category < b.category : a.bytes > b.bytes;
+  });
+}
+
 // A persistent value of the stage, over all of its steps: as large as in the step that needs most of it.
 struct Held {
   const Value* value = nullptr;
-  int64_t repeat = 1;
+  int64_t repeat = 0;   // values like it, in all layers
   CacheCapacity cache;  // of its graph
   int64_t bytes() const { return value->type.tensor.bytes(); }
 };
 
-std::map<std::string_view, Held> held_values(std::span<const StepGraph* const> steps, std::initializer_list<ValueRole> roles) {
-  std::map<std::string_view, Held> held;
+// By kind of layer and tensor: which layers of a kind stand for the others may differ from step to step.
+using HeldValues = std::map<std::pair<int64_t, std::string_view>, Held>;
+
+// A number for the kind of layer that a value is in; -1 outside of layers.
+class LayerKinds {
+ public:
+  explicit LayerKinds(const Model& model) : model_(model) {}
+
+  int64_t of(std::string_view name) {
+    constexpr std::string_view kPrefix = "layers.";
+    int64_t layer = -1;
+    if (!name.starts_with(kPrefix)) return layer;
+    std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), layer);
+    const auto [at, fresh] = of_layer_.emplace(layer, 0);
+    if (fresh) at->second = numbers_.emplace(model_.layer_kind(layer), static_cast<int64_t>(numbers_.size())).first->second;
+    return at->second;
+  }
+
+ private:
+  const Model& model_;
+  std::map<int64_t, int64_t> of_layer_;
+  std::map<std::string, int64_t> numbers_;
+};
+
+HeldValues held_values(const Model& model, std::span<const StepGraph* const> steps, std::initializer_list<ValueRole> roles) {
+  HeldValues held;
+  LayerKinds kinds(model);
   for (const StepGraph* step : steps) {
+    HeldValues here;
     for (size_t id = 0; id < step->graph.values().size(); ++id) {
       const Value& value = step->graph.values()[id];
       if (std::find(roles.begin(), roles.end(), value.role) == roles.end()) continue;
-      Held& have = held[value.name];
-      if (have.value == nullptr || value.type.tensor.bytes() > have.bytes()) have = {&value, step->value_repeat[id], step->cache};
+      const int64_t kind = kinds.of(value.name);
+      Held& have = here[{kind, kind < 0 ? std::string_view(value.name) : without_layer(value.name)}];
+      have.value = &value;
+      have.repeat += step->value_repeat[id];
+      have.cache = step->cache;
+    }
+    for (const auto& [key, value] : here) {
+      Held& have = held[key];
+      if (have.value == nullptr || value.bytes() > have.bytes()) have = value;
     }
   }
   return held;
@@ -63,40 +128,31 @@ Spread spread_of(const Placements& placements, const MeshSizes& mesh) {
 
 class Ledger {
  public:
-  Ledger(const PlanRequest& request, const StepSetting& setting, RankLedger& out) : request_(request), setting_(setting), out_(out) {}
+  Ledger(const PlanRequest& request, const StepSetting& setting, LedgerDetail detail, RankLedger& out)
+      : request_(request), setting_(setting), detail_(detail), out_(out) {}
 
-  // Lines of the same kind are one.
   void add(LedgerLine line, int64_t repeat) {
     line.bytes *= repeat;
     line.tensors = repeat;
-    const auto at = std::find_if(out_.lines.begin(), out_.lines.end(), [&](const LedgerLine& l) {
-      return l.category == line.category && l.what == line.what && l.storage == line.storage && l.copies == line.copies &&
-             l.reason == line.reason;
-    });
-    if (at == out_.lines.end()) {
-      out_.lines.push_back(std::move(line));
-      return;
-    }
-    at->bytes += line.bytes;
-    at->tensors += line.tensors;
-    at->unverified = at->unverified || line.unverified;
+    add_line(out_.lines, std::move(line));
   }
 
-  void weights(const std::map<std::string_view, Held>& held) {
-    for (const auto& [name, weight] : held) out_.weight_bytes += weight.bytes() * weight.repeat;
-    for (const auto& [name, weight] : held) add_weight(name, weight);
+  void weights(const HeldValues& held) {
+    for (const auto& [key, weight] : held) out_.weight_bytes += weight.bytes() * weight.repeat;
+    for (const auto& [key, weight] : held) add_weight(weight.value->name, weight);
     int64_t now = 0;
     for (const LedgerLine& line : out_.lines) now += line.bytes;
     out_.engine_bytes = now - out_.weight_bytes;
   }
 
-  void caches(const std::map<std::string_view, Held>& held) {
+  void caches(const HeldValues& held) {
     const CacheCapacity& capacity = setting_.cache;
     std::map<std::string_view, CacheKind> kinds;
     const std::vector<CacheSpec> specs = setting_.model->caches(setting_.mode, capacity);
     for (const CacheSpec& spec : specs) kinds.emplace(spec.name, spec.kind);
     double fixed = 0;
-    for (const auto& [name, state] : held) {
+    for (const auto& [key, state] : held) {
+      const std::string_view name = state.value->name;
       const auto kind = kinds.find(name);
       const bool pages = kind != kinds.end() && kind->second == CacheKind::kAppend;
       // Graphs that are shared have caches of one page and one slot (planner/step_store.h), which is their first dimension.
@@ -112,7 +168,7 @@ class Ledger {
       const Spread spread = spread_of(state.value->type.placement, setting_.layout.mesh);
       // Data-parallel groups have requests of their own.
       const int64_t copies = std::max<int64_t>(spread.copies / setting_.layout.mesh.dp, 1);
-      add({LedgerCategory::kCaches, std::string(cache_kind(name)), std::string(dtype_name(state.value->type.dtype())), one, 1,
+      add({LedgerCategory::kCaches, std::string(cache_kind(name)), "", std::string(dtype_name(state.value->type.dtype())), one, 1,
            copies, copies == 1 ? "" : fmt::format("on {} ranks of a data-parallel group", copies)},
           state.repeat);
     }
@@ -146,7 +202,7 @@ class Ledger {
       out_.peak_op = node.out.empty() ? fmt::format("{} {}", node.region, op_name(node.op)) : step.graph.value(node.out[0]).name;
     }
     const auto line = [&](LedgerCategory category, std::string what, int64_t bytes) {
-      if (bytes > 0) add({category, std::move(what), "", bytes, 1, 1, ""}, 1);
+      if (bytes > 0) add({category, std::move(what), "", "", bytes, 1, 1, ""}, 1);
     };
     line(LedgerCategory::kActivations, "values and inputs of a step", out_.arena.activations);
     line(LedgerCategory::kCommunication, "received values, buffers of collectives", out_.arena.communication);
@@ -160,7 +216,7 @@ class Ledger {
     const auto line = [&](std::string what, double bytes, std::string reason, bool unverified) {
       if (bytes <= 0) return;
       out_.reserve_bytes += static_cast<int64_t>(bytes);
-      LedgerLine reserve{LedgerCategory::kReserve, std::move(what), "", static_cast<int64_t>(bytes), 1, 1, std::move(reason)};
+      LedgerLine reserve{LedgerCategory::kReserve, std::move(what), "", "", static_cast<int64_t>(bytes), 1, 1, std::move(reason)};
       reserve.unverified = unverified;
       add(std::move(reserve), 1);
     };
@@ -190,6 +246,7 @@ class Ledger {
     std::string reason;
     bool unverified = false, omitted = false;
     std::vector<LedgerLine> extra;
+    const std::string tensor(detail_ == LedgerDetail::kTensors ? without_layer(name) : std::string_view());
     if (request_.engine != nullptr) {
       const Shape& shape = type.shape();
       HeldWeight mine{.name = name, .split = setting_.model->weight_split(name), .is_scale = info.part == WeightInfo::Part::kScale, .dtype = dtype};
@@ -200,7 +257,7 @@ class Ledger {
       const EngineWeight held = engine_weight(*request_.engine, mine, setting_.layout);
       for (const EngineWeight::Line& copy : held.extra) {
         if (copy.lifetime == Lifetime::kLoad) continue;
-        LedgerLine line{LedgerCategory::kEngineCopies, copy.rule->name, copy.rule->dtype ? std::string(dtype_name(*copy.rule->dtype)) : "",
+        LedgerLine line{LedgerCategory::kEngineCopies, copy.rule->name, tensor, copy.rule->dtype ? std::string(dtype_name(*copy.rule->dtype)) : "",
                         copy.bytes, 1, spread.copies, copy.rule->source};
         line.unverified = !copy.rule->verified;
         extra.push_back(std::move(line));
@@ -215,7 +272,7 @@ class Ledger {
       if (!held.changed_by.empty()) reason = held.changed_by.back()->name;
     }
     if (!omitted) {
-      LedgerLine line{category, std::string(info.component), std::string(dtype_name(dtype)), bytes_of(elements, dtype), 1, spread.copies,
+      LedgerLine line{category, std::string(info.component), tensor, std::string(dtype_name(dtype)), bytes_of(elements, dtype), 1, spread.copies,
                       reason.empty() ? spread.reason : reason};
       line.unverified = unverified;
       add(std::move(line), weight.repeat);
@@ -225,6 +282,7 @@ class Ledger {
 
   const PlanRequest& request_;
   const StepSetting& setting_;
+  const LedgerDetail detail_;
   RankLedger& out_;
 };
 
@@ -252,21 +310,29 @@ int64_t RankLedger::of(LedgerCategory category) const {
   return bytes;
 }
 
+std::vector<LedgerLine> by_component(const std::vector<LedgerLine>& lines) {
+  std::vector<LedgerLine> fewer;
+  for (LedgerLine line : lines) {
+    line.tensor.clear();
+    add_line(fewer, std::move(line));
+  }
+  sort_lines(fewer);
+  return fewer;
+}
+
 RankLedger make_ledger(const PlanRequest& request, const StepSetting& setting, int stage, std::span<const StepGraph* const> steps,
-                       std::span<const StepGraph* const> unused) {
+                       std::span<const StepGraph* const> unused, LedgerDetail detail) {
   RankLedger ledger;
   ledger.stage = stage;
   ledger.ranks = setting.layout.mesh.stage();
-  Ledger lines(request, setting, ledger);
-  lines.weights(held_values(steps, {ValueRole::kWeight, ValueRole::kDerived}));
+  Ledger lines(request, setting, detail, ledger);
+  lines.weights(held_values(*setting.model, steps, {ValueRole::kWeight, ValueRole::kDerived}));
   std::vector<const StepGraph*> all(steps.begin(), steps.end());
   all.insert(all.end(), unused.begin(), unused.end());
-  lines.caches(held_values(all, {ValueRole::kState}));
+  lines.caches(held_values(*setting.model, all, {ValueRole::kState}));
   lines.arenas(steps);
   lines.reserves();
-  std::stable_sort(ledger.lines.begin(), ledger.lines.end(), [](const LedgerLine& a, const LedgerLine& b) {
-    return a.category != b.category ? a.category < b.category : a.bytes > b.bytes;
-  });
+  sort_lines(ledger.lines);
   return ledger;
 }
 

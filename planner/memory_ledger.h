@@ -18,6 +18,7 @@ std::string_view ledger_category_name(LedgerCategory category);  // "weights", "
 struct LedgerLine {
   LedgerCategory category = LedgerCategory::kWeights;
   std::string what;      // component of weights, kind of cache: "routed experts", "compressed"
+  std::string tensor;    // of weights, without its layer: "mlp.experts.up_proj"; lines by component have none
   std::string storage;   // dtype; empty where mixed
   int64_t bytes = 0;     // of one rank
   int64_t tensors = 0;
@@ -47,11 +48,18 @@ struct RankLedger {
 
   int64_t total() const { return weight_bytes + engine_bytes + cache_bytes + arena_bytes + reserve_bytes; }
   int64_t of(LedgerCategory category) const;
+  // What stays while the engine runs: weights with their scales, derived weights and copies, and reserves.
+  int64_t static_bytes() const { return weight_bytes + engine_bytes + reserve_bytes; }
 };
+
+enum class LedgerDetail { kComponents, kTensors };  // lines of weights: one for each component, or for each tensor of it
+
+// The same bytes in fewer lines: without tensors.
+std::vector<LedgerLine> by_component(const std::vector<LedgerLine>& lines);
 
 // The ledger of one stage from the graphs of all steps that it runs; its caches are those of `setting`, whatever the graphs were built
 // with. `unused`: graphs whose caches are reserved, but which are not run.
 RankLedger make_ledger(const PlanRequest& request, const StepSetting& setting, int stage, std::span<const StepGraph* const> steps,
-                       std::span<const StepGraph* const> unused = {});
+                       std::span<const StepGraph* const> unused = {}, LedgerDetail detail = LedgerDetail::kTensors);
 
 }  // namespace weft

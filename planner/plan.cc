@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/int_math.h"
+#include "planner/engine_layout.h"
 #include "planner/plan_store.h"
 #include "planner/workload.h"
 
@@ -43,11 +44,16 @@ void add(OpCost& sum, const OpCost& cost, double times) {
 
 class Planner {
  public:
-  Planner(const PlanRequest& request, const PlanOptions& options) : options_(options), layout_(request.layout) { plan_.request = request; }
+  Planner(const PlanRequest& request, const PlanOptions& options) : options_(options) { plan_.request = request; }
 
   Result<Plan> run() {
     const auto start = std::chrono::steady_clock::now();
     const PlanRequest& r = plan_.request;
+    WEFT_ASSIGN_OR_RETURN(layout_, engine_layout(*r.engine, *r.model, r.layout));
+    if (layout_ != r.layout) {
+      plan_.notes.push_back(fmt::format("{} plans {} as {}: sequence parallelism on a model with DSA", r.engine->name, to_string(r.layout), to_string(layout_)));
+      plan_.request.layout = layout_;
+    }
     WEFT_RETURN_IF_ERROR(r.engine->executor_limits ? r.model->check_layout(layout_) : check_layout(layout_));
     WEFT_RETURN_IF_ERROR(r.model->check_mode(r.mode));
     WEFT_RETURN_IF_ERROR(check_request(r));
@@ -137,7 +143,7 @@ class Planner {
     if (plan_.request.drafts == 0 && plan_.request.model->num_draft_layers() > 0) {
       WEFT_ASSIGN_OR_RETURN(unused.emplace_back(), graph({GraphKind::kDraft, StepPhase::kDecode, 1, 1, stage, {}}));
     }
-    return make_ledger(plan_.request, setting_, stage, steps, unused);
+    return make_ledger(plan_.request, setting_, stage, steps, unused, options_.ops ? LedgerDetail::kTensors : LedgerDetail::kComponents);
   }
 
   Status memory() {
@@ -431,6 +437,7 @@ class Planner {
   void marks() {
     if (unverified_ || !options_.times) {
       for (const std::string& figure : plan_.request.device->unverified) {
+        if (!options_.times && !figure.starts_with("memory.")) continue;
         plan_.unverified.push_back(fmt::format("{}: {}", plan_.request.device->name, figure));
       }
     }
@@ -444,7 +451,7 @@ class Planner {
   }
 
   const PlanOptions& options_;
-  const Layout layout_;
+  Layout layout_;
   Plan plan_;
   std::optional<Mesh> mesh_;
   Workload workload_;

@@ -80,7 +80,7 @@ class PlanStore;
 
 struct PlanOptions {
   bool times = true;           // false: memory alone
-  bool ops = true;             // op tables
+  bool ops = true;             // op tables, and weights by tensor
   bool timeline = false;       // events of the schedule
   bool max_batch = true;
   bool fitting_only = false;   // memory alone for what does not fit

@@ -1,9 +1,11 @@
 // Two plans side by side.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "planner/report.h"
 #include "planner/report_units.h"
@@ -19,30 +21,61 @@ struct DiffLine {
   std::string why;
 };
 
-using Key = std::tuple<int, std::string, std::string>;  // category, what, storage
+using Key = std::tuple<int, std::string, std::string>;  // category, what, tensor
+
+// What one side says of a line: dtypes, and why it is as large as it is.
+struct SideWords {
+  std::vector<std::string> storage, reasons;
+
+  static void note(std::vector<std::string>& words, std::string word) {
+    if (!word.empty() && std::find(words.begin(), words.end(), word) == words.end()) words.push_back(std::move(word));
+  }
+};
+
+// "a -> b", or what both are.
+std::string change(const std::vector<std::string>& a, const std::vector<std::string>& b, std::string_view nothing) {
+  const auto joined = [](const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ", ")); };
+  if (a == b) return joined(a);
+  return fmt::format("{} -> {}", a.empty() ? nothing : joined(a), b.empty() ? nothing : joined(b));
+}
 
 void memory_lines(const Plan& a, const Plan& b, std::vector<DiffLine>& out) {
   std::map<Key, DiffLine> lines;
-  std::map<Key, std::string> reason[2];
+  std::map<Key, std::array<SideWords, 2>> words;
   const Plan* plans[2] = {&a, &b};
-  for (int side = 0; side < 2; ++side) {
+  for (size_t side = 0; side < 2; ++side) {
     for (const LedgerLine& line : plans[side]->ledger[static_cast<size_t>(plans[side]->worst_stage)].lines) {
-      const Key key{static_cast<int>(line.category), line.what, line.storage};
+      const Key key{static_cast<int>(line.category), line.what, line.tensor};
       DiffLine& d = lines[key];
       d.section = ledger_category_name(line.category);
-      d.what = fmt::format("{}{}{}", line.what, line.storage.empty() ? "" : " ", line.storage);
+      d.what = line.what + (line.tensor.empty() ? "" : " " + line.tensor);
       (side == 0 ? d.a : d.b) += static_cast<double>(line.bytes);
-      const std::string text = line.copies > 1 ? fmt::format("x {}: {}", line.copies, line.reason) : line.reason;
-      if (!text.empty()) reason[side][key] = text;
+      SideWords& mine = words[key][side];
+      SideWords::note(mine.storage, line.storage);
+      SideWords::note(mine.reasons, line.copies > 1 ? fmt::format("x {}: {}", line.copies, line.reason) : line.reason);
     }
   }
   for (auto& [key, line] : lines) {
-    const std::string &before = reason[0][key], &after = reason[1][key];
-    if (before != after) line.why = fmt::format("{} -> {}", before.empty() ? "split" : before, after.empty() ? "split" : after);
+    const auto& [before, after] = words[key];
+    if (line.a > 0 && line.b > 0) {
+      const std::string storage = change(before.storage, after.storage, "");
+      if (!storage.empty()) line.what += " " + storage;
+      if (before.reasons != after.reasons) line.why = change(before.reasons, after.reasons, "split");
+    } else {
+      const SideWords& there = line.a > 0 ? before : after;
+      if (!there.storage.empty()) line.what += fmt::format(" {}", fmt::join(there.storage, ", "));
+      line.why = fmt::format("{} alone{}{}", line.a > 0 ? "A" : "B", there.reasons.empty() ? "" : ": ", fmt::join(there.reasons, ", "));
+    }
     out.push_back(std::move(line));
   }
-  const auto total = [](const Plan& p) { return static_cast<double>(p.ledger[static_cast<size_t>(p.worst_stage)].total()); };
-  out.push_back({"memory", "total of a rank", total(a), total(b), false, ""});
+  const auto sum = [&](std::string what, auto bytes) {
+    const auto of = [&](const Plan& p) { return static_cast<double>(bytes(p.ledger[static_cast<size_t>(p.worst_stage)])); };
+    out.push_back({"memory", std::move(what), of(a), of(b), false, ""});
+  };
+  sum("static: weights, copies, reserves", [](const RankLedger& l) { return l.static_bytes(); });
+  sum("caches", [](const RankLedger& l) { return l.cache_bytes; });
+  sum("steps", [](const RankLedger& l) { return l.arena_bytes; });
+  sum("total of a rank", [](const RankLedger& l) { return l.total(); });
 }
 
 void service_lines(const Plan& a, const Plan& b, std::vector<DiffLine>& out) {
@@ -127,8 +160,11 @@ std::string plan_diff_text(const Plan& a, const Plan& b) {
     section = line.section;
   }
   out += table.text();
+  for (const Plan* plan : {&a, &b}) {
+    for (const std::string& note : plan->notes) out += fmt::format("note on {}: {}\n", plan == &a ? "A" : "B", note);
+  }
   const std::vector<std::string> unverified = unverified_of(a, b);
-  if (!unverified.empty()) out += fmt::format("times and lines rest on {} figures that nobody verified:\n", unverified.size());
+  if (!unverified.empty()) out += fmt::format("figures that nobody verified, of those that this rests on: {}\n", unverified.size());
   for (const std::string& figure : unverified) out += fmt::format("  * {}\n", figure);
   return out;
 }

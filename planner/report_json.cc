@@ -9,6 +9,7 @@ using Out = nlohmann::ordered_json;
 Out line_json(const LedgerLine& line) {
   return {{"category", ledger_category_name(line.category)},
           {"what", line.what},
+          {"tensor", line.tensor},
           {"storage", line.storage},
           {"bytes", line.bytes},
           {"tensors", line.tensors},
@@ -28,6 +29,7 @@ Out ledger_json(const RankLedger& ledger) {
   return {{"stage", ledger.stage},
           {"ranks", ledger.ranks},
           {"total_bytes", ledger.total()},
+          {"static_bytes", ledger.static_bytes()},
           {"weight_bytes", ledger.weight_bytes},
           {"engine_bytes", ledger.engine_bytes},
           {"cache_bytes", ledger.cache_bytes},

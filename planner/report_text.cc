@@ -66,13 +66,14 @@ class Text {
     const int64_t total = ledger.total();
     out_ += fmt::format("memory of a rank{}\n", p_.ledger.size() > 1 ? fmt::format(" of stage {}", ledger.stage) : "");
     TextTable table("llrlll");
+    const std::vector<LedgerLine> lines = by_component(ledger.lines);
     for (int c = 0; c < kNumLedgerCategories; ++c) {
       const auto category = static_cast<LedgerCategory>(c);
       const int64_t sum = ledger.of(category);
       if (sum == 0) continue;
       table.row({std::string(ledger_category_name(category)), "", bytes(sum), percent_words(static_cast<double>(sum), static_cast<double>(total)),
                  bar(static_cast<double>(sum), static_cast<double>(total), kBarWidth)});
-      for (const LedgerLine& line : ledger.lines) {
+      for (const LedgerLine& line : lines) {
         if (line.category != category) continue;
         table.row({"", fmt::format("{}{}{}", line.what, line.storage.empty() ? "" : " ", line.storage), bytes(line.bytes),
                    line.unverified ? "*" : "", line.copies > 1 ? fmt::format("x {} ranks: {}", line.copies, line.reason) : line.reason});

@@ -24,7 +24,7 @@ Layout phase_layout(const Layout& layout, StepPhase phase) {
   const bool owned = layout.split == TokenSplit::kOwned;
   if (phase == StepPhase::kPrefill) {
     if (owned) same.split = TokenSplit::kFlat;
-  } else if (!owned && layout.mesh.pcp == 1 && layout.compressor == CompressorChoice::kFull) {
+  } else if (!owned && layout.mesh.pcp == 1 && layout.compressor == CompressorChoice::kFull && layout.queries == QueryRows::kLocal) {
     // All ranks compute all rows: nothing is left of how prefill splits them.
     same.split = TokenSplit::kFlat;
     same.attention = AttentionChoice::kHeads;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "comm/bytes.h"
+#include "planner/plan.h"
 #include "planner/report.h"
 #include "planner/report_units.h"
 #include "planner/step_graph.h"
@@ -10,7 +11,7 @@
 namespace weft {
 namespace {
 
-constexpr double kMiB = 1024 * 1024;
+constexpr double kMiB = 1024 * 1024, kGiB = 1024 * kMiB;
 
 StepSetting setting_of(const Model& model, const Layout& layout, int64_t context) {
   StepSetting setting;
@@ -47,7 +48,8 @@ Result<int64_t> attention_bytes(const Model& model, const std::string& layout_te
   int64_t bytes = 0;
   for (const Node& node : step.graph.nodes()) {
     if (node.region != layer) continue;
-    if (!node.out.empty() && step.graph.value(node.out[0]).name == layer + ".ffn_hc_pre") break;
+    const std::string_view made = node.out.empty() ? std::string_view() : step.graph.value(node.out[0]).name;
+    if (made == layer + ".ffn_hc_pre" || made == layer + ".ffn_in") break;
     const std::vector<ValueType> in = types_of(step.graph, node.in), out = types_of(step.graph, node.out);
     bytes += std::visit([&](const auto& op) { return op.work(in, out, {}).bytes_sent; }, node.op);
   }
@@ -56,12 +58,14 @@ Result<int64_t> attention_bytes(const Model& model, const std::string& layout_te
 
 class Lines {
  public:
-  explicit Lines(const OpenModel& open) : open_(open) {}
+  Lines(const OpenModel& open, const OpenEngine& open_engine) : open_(open), open_engine_(open_engine) {}
 
   Result<std::vector<ValidationLine>> all() {
     WEFT_RETURN_IF_ERROR(weights());
     WEFT_RETURN_IF_ERROR(flops());
     WEFT_RETURN_IF_ERROR(traffic());
+    WEFT_RETURN_IF_ERROR(traffic_of_latents());
+    WEFT_RETURN_IF_ERROR(engines());
     return std::move(lines_);
   }
 
@@ -99,12 +103,19 @@ class Lines {
     } cases[] = {{"deepseek-v4-flash-20260424", 4096, 29.1},    {"deepseek-v4-flash-20260424", 32768, 32.2},
                  {"deepseek-v4-flash-20260424", 131072, 42.6},  {"deepseek-v4-flash-20260424", 1048576, 140.3},
                  {"deepseek-v4-pro", 4096, 108.6},              {"deepseek-v4-pro", 32768, 113.9},
-                 {"deepseek-v4-pro", 131072, 132.2},            {"deepseek-v4-pro", 1048576, 303.2}};
+                 {"deepseek-v4-pro", 131072, 132.2},            {"deepseek-v4-pro", 1048576, 303.2},
+                 {"deepseek-v3.2", 2048, 111.8},                {"deepseek-v3.2", 32768, 142.9},
+                 {"deepseek-v3.2", 131072, 242.3},              {"glm-5.1", 2048, 105.2},
+                 {"glm-5.1", 32768, 125.1},                     {"glm-5.1", 131072, 188.6},
+                 {"glm-5.2", 2048, 103.2},                      {"glm-5.2", 32768, 108.5},
+                 {"glm-5.2", 131072, 125.7},                    {"glm-5.2", 1048576, 285.3}};
     for (const auto& c : cases) {
       WEFT_ASSIGN_OR_RETURN(const auto model, open_(c.model));
       WEFT_ASSIGN_OR_RETURN(const double flops, flops_per_token(*model, c.context));
+      const bool v4 = std::string_view(c.model).starts_with("deepseek-v4");
       add(fmt::format("{}: arithmetic of a token at {}", c.model, c.context), c.gflop, flops / 1e9, "GFLOP", 0.02,
-          "closed form of the shapes (deepseek_v4.md 8.3)", "weft counts norms, rotations and activations, too");
+          v4 ? "closed form of the shapes (deepseek_v4.md 8.3)" : "closed form of the shapes (glm_moe_dsa.md 8.2)",
+          "weft counts norms, rotations and activations, too");
     }
     return {};
   }
@@ -134,13 +145,71 @@ class Lines {
     return {};
   }
 
+  Status traffic_of_latents() {
+    constexpr int64_t kTokens = 4096, kHidden = 6144, kRanks = 16;
+    WEFT_ASSIGN_OR_RETURN(const auto model, open_("glm-5"));
+    const double wider = static_cast<double>(reduce_scatter_bytes(kRanks, kTokens, kHidden)) / 2 / kMiB;
+    const double picks = 15.0 * 256 * 2048 * 4 / kMiB;
+    const struct {
+      const char* what;
+      const char* layout;
+      double mib, more;
+      const char* remark;
+    } cases[] = {
+        {"plain tp (L0)", "tp16", 90, wider, "published with sums in bf16; weft's are fp32: + 45"},
+        {"sequence parallel (L1)", "tp16+sp", 90, wider, "published with sums in bf16; weft's are fp32: + 45"},
+        {"queries split, keys gathered (L2c)", "tp16+dsa_cp+sp+o_proj=replicated", 15.0 * 256 * 704 * 2 / kMiB, 0, "704 columns"},
+        {"all queries on every rank", "tp16+dsa_cp+sp+o_proj=replicated+queries=full", 45, picks, "published without the picks of other ranks: + 30"},
+    };
+    for (const auto& c : cases) {
+      WEFT_ASSIGN_OR_RETURN(const int64_t bytes, attention_bytes(*model, c.layout, kTokens, "layers.4"));
+      add(fmt::format("GLM-5, 4096 tokens, 16 ranks, a layer's attention: {}", c.what), c.mib + c.more, static_cast<double>(bytes) / kMiB,
+          "MiB sent", 0, "sharding.md 11", c.remark);
+    }
+    return {};
+  }
+
+  // What other engines hold of a model: their published totals.
+  Status engines() {
+    const struct {
+      const char *engine, *layout;
+      double gib, tolerance;
+      const char* source;
+    } cases[] = {
+        {"tensorcast", "dp2tp16+ep32", 28.452, 2e-5, "msmodeling, proposal of DSA-CP (glm_moe_dsa.md 8.3)"},
+        {"tensorcast", "dp2tp16+sp+ep32", 38.068, 2e-5, "msmodeling, merge request 555 (glm_moe_dsa.md 8.3)"},
+        {"vllm-ascend", "dp2tp16+ep32", 24.5, 0.02, "glm_moe_dsa.md 8.4"},
+        {"vllm-ascend", "dp2tp16+dsa_cp+sp+ep32", 28.8, 0.02, "glm_moe_dsa.md 8.4"},
+        {"vllm-ascend", "dp2tp16+dsa_cp+sp+ep32+shared=replicated", 31.3, 0.02, "about 31 in msmodeling's proposal (glm_moe_dsa.md 8.4)"},
+        {"vllm-ascend", "dp2tp16+dsa_cp+sp+ep32+o_proj=replicated+shared=replicated", 38.1, 0.02, "about 38 in msmodeling's proposal (glm_moe_dsa.md 8.4)"},
+    };
+    PlanRequest request;
+    WEFT_ASSIGN_OR_RETURN(request.model, open_("glm-5.1-w8a8"));
+    request.model_name = "glm-5.1-w8a8";
+    request.device = std::make_shared<const DeviceProfile>();
+    request.mode = request.model->mode(DType::kBF16, std::nullopt);
+    for (const auto& c : cases) {
+      WEFT_ASSIGN_OR_RETURN(request.layout, parse_layout(c.layout));
+      WEFT_ASSIGN_OR_RETURN(request.engine, open_engine_(c.engine));
+      WEFT_ASSIGN_OR_RETURN(const Plan plan, make_plan(request, {.times = false, .ops = false}));
+      const RankLedger& ledger = plan.ledger[0];
+      // Buffers and the device's context are in none of these totals, TensorCast's tables of positions are in its own.
+      const bool tables = std::string_view(c.engine) == "tensorcast";
+      const int64_t bytes = ledger.weight_bytes + ledger.engine_bytes + (tables ? ledger.reserve_bytes : 0);
+      add(fmt::format("glm-5.1-w8a8, {}, {}: weights of a rank", c.engine, c.layout), c.gib, static_cast<double>(bytes) / kGiB, "GiB", c.tolerance,
+          c.source, "without the draft layer");
+    }
+    return {};
+  }
+
   const OpenModel& open_;
+  const OpenEngine& open_engine_;
   std::vector<ValidationLine> lines_;
 };
 
 }  // namespace
 
-Result<std::vector<ValidationLine>> validate_published(const OpenModel& open) { return Lines(open).all(); }
+Result<std::vector<ValidationLine>> validate_published(const OpenModel& open, const OpenEngine& open_engine) { return Lines(open, open_engine).all(); }
 
 std::string validation_text(const std::vector<ValidationLine>& lines) {
   TextTable table("lrrlrlll");

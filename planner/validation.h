@@ -8,6 +8,7 @@
 
 #include "io/json.h"
 #include "models/model.h"
+#include "planner/engine_profile.h"
 
 namespace weft {
 
@@ -21,9 +22,10 @@ struct ValidationLine {
   bool ok() const { return error() <= tolerance && -error() <= tolerance; }
 };
 
-// `open`: a shipped config by its name.
+// A shipped config, a shipped engine profile, by name.
 using OpenModel = std::function<Result<std::shared_ptr<const Model>>(const std::string& name)>;
-Result<std::vector<ValidationLine>> validate_published(const OpenModel& open);
+using OpenEngine = std::function<Result<std::shared_ptr<const EngineProfile>>(const std::string& name)>;
+Result<std::vector<ValidationLine>> validate_published(const OpenModel& open, const OpenEngine& open_engine);
 
 std::string validation_text(const std::vector<ValidationLine>& lines);
 nlohmann::ordered_json validation_json(const std::vector<ValidationLine>& lines);

@@ -328,6 +328,9 @@ std::vector<Layout> runnable_layouts(const Model& model, int ranks) {
             }
             add(with(base, &Layout::router, RouterChoice::kFull));
             add(with(base, &Layout::compressor, CompressorChoice::kSplit));
+            if (attention == AttentionChoice::kDsaCp && sp) {
+              add(with(with(base, &Layout::o_proj, OProjChoice::kReplicated), &Layout::queries, QueryRows::kFull));
+            }
             for (const int dcp : divisors(tp)) {
               Layout layout = base;
               layout.mesh.dcp = dcp;

@@ -72,12 +72,14 @@ struct Case {
 TEST(layouts, give_the_bits_of_one_rank) {
   const Case cases[] = {
       {"sample/austen-v4", DType::kBF16, {"tp2", "tp2+sp+ep2", "tp2pcp2+sp", "pcp2+split=zigzag", "tp2+dsa_cp+sp+owned+ep2",
-                                          "tp2+dsa_cp+o_proj=streamed", "tp2+sp+ep2+router=full", "tp2+dsa_cp+o_proj=replicated", "pp2tp2+sp", "dp2tp2+ep4"}},
+                                          "tp2+dsa_cp+o_proj=streamed", "tp2+ep2+router=full", "tp2+dsa_cp+o_proj=replicated",
+                                          "tp2+dsa_cp+sp+ep2+o_proj=replicated+router=full+queries=full", "pp2tp2+sp", "dp2tp2+ep4"}},
       {"golden/deepseek_v4/f32_pro_like", DType::kF32, {"tp4+sp", "tp4+dsa_cp", "tp2pcp3+sp+ep6", "pcp2+split=per_request", "dp3"}},
       {"golden/deepseek_v4/f32_fp8_fp4", DType::kF32, {"tp2+lm_head=replicated+shared=replicated", "tp2pcp2+ep4"}},
       {"golden/deepseek_v4/official_r", DType::kBF16, {"tp2+sp", "tp2+dsa_cp+ep2", "tp2+sp+moe=tp"}},
       {"golden/glm_moe_dsa/glm52_mtp_f32", DType::kF32, {"tp4+sp", "tp2+dsa_cp+sp+owned+ep2", "tp4+dsa_cp", "tp2+dsa_cp+o_proj=streamed",
-                                                         "tp2pcp2+sp+ep2", "pcp2+split=zigzag", "pp2tp2+sp", "dp2tp2+ep2"}},
+                                                         "tp2pcp2+sp+ep2", "pcp2+split=zigzag", "pp2tp2+sp", "dp2tp2+ep2",
+                                                         "tp4+dsa_cp+sp+o_proj=replicated+queries=full"}},
       {"golden/glm_moe_dsa/glm5_fp8", DType::kBF16, {"tp2+dsa_cp+sp+o_proj=replicated", "tp2+shared=replicated", "tp2+moe=tp"}},
       {"golden/glm_moe_dsa/glm51_w8a8", DType::kBF16, {"tp2+sp", "tp2+moe=tp"}},
   };

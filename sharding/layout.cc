@@ -7,6 +7,7 @@ namespace {
 
 bool owned(const Layout& l) { return l.split == TokenSplit::kOwned; }
 bool dsa_cp(const Layout& l) { return l.attention == AttentionChoice::kDsaCp; }
+bool full_queries(const Layout& l) { return l.queries == QueryRows::kFull; }
 
 // Some ranks share the query tokens of a prefill step.
 bool splits_prefill(const Layout& l) { return dsa_cp(l) || l.mesh.pcp > 1; }
@@ -69,6 +70,21 @@ constexpr LayoutRule<> kRules[] = {
      [](const Layout& l) -> std::string {
        if (l.compressor == CompressorChoice::kFull || splits_prefill(l)) return {};
        return "compressor=split compresses the rank's own tokens: it needs dsa_cp or pcp > 1";
+     }},
+    {"full_queries_need_dsa_cp",
+     [](const Layout& l) -> std::string {
+       if (!full_queries(l) || (dsa_cp(l) && l.sequence_parallel)) return {};
+       return "queries=full takes a rank's rows behind attention: it needs dsa_cp and sp";
+     }},
+    {"full_queries_need_whole_o_proj",
+     [](const Layout& l) -> std::string {
+       if (!full_queries(l) || l.o_proj == OProjChoice::kReplicated) return {};
+       return "queries=full takes a rank's rows in front of a whole output projection: it needs o_proj=replicated";
+     }},
+    {"full_queries_of_flat_splits",
+     [](const Layout& l) -> std::string {
+       if (!full_queries(l) || (l.split == TokenSplit::kFlat && l.compressor == CompressorChoice::kFull)) return {};
+       return "queries=full computes all rows on every rank: leave split and compressor=split out";
      }},
 };
 

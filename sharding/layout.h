@@ -42,8 +42,14 @@ enum class AttentionChoice { kHeads, kDsaCp };
 enum class OProjChoice { kSharded, kGroupMajor, kReplicated, kStreamed };
 
 enum class WeightChoice { kSharded, kReplicated };
+// Queries of prefill with dsa_cp:
+//   local  a rank attends with the rows that it has
+//   full   with all rows and all heads on every rank; the rows are sliced behind attention, in front of a whole output projection.
+//          Decode steps have all rows up to there, too, and between the sublayers. What the DSA-CP proposal of msmodeling computes:
+//          more than is needed, and an upper bound of it (sharding.md 14)
+enum class QueryRows { kLocal, kFull };
 enum class GateChoice { kReplicated, kKSharded, kNSharded, kStreamed };
-enum class RouterChoice { kLocal, kFull };      // gate GEMM on the token slice, or on all rows before it is taken
+enum class RouterChoice { kLocal, kFull };      // gate GEMM on the token slice, or on the rows from which it is taken
 enum class DcpMode { kRows, kMerge };           // exact fetch of the rows (bitwise), or in decode steps partial softmax (tolerance)
 enum class PleChoice { kReplicated, kSharded, kEtp };
 enum class PleTier { kMemory, kMapped };
@@ -66,6 +72,7 @@ struct Layout {
   bool prefetch = false;
   MoeChoice moe = MoeChoice::kEp;
   CompressorChoice compressor = CompressorChoice::kFull;
+  QueryRows queries = QueryRows::kLocal;
 
   bool operator==(const Layout&) const = default;
 };

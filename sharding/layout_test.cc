@@ -47,6 +47,12 @@ const TextCase kCanonical[] = {
       .ple_tier = PleTier::kMapped,
       .moe = MoeChoice::kTp}},
     {"pcp2+compressor=split", {.mesh = {.pcp = 2}, .compressor = CompressorChoice::kSplit}},
+    {"tp4+dsa_cp+sp+o_proj=replicated+queries=full",
+     {.mesh = {.tp = 4},
+      .attention = AttentionChoice::kDsaCp,
+      .sequence_parallel = true,
+      .o_proj = OProjChoice::kReplicated,
+      .queries = QueryRows::kFull}},
     {"dp2pp3tp4dcp2+ep4", {.mesh = {.dp = 2, .pp = 3, .tp = 4, .dcp = 2, .ep = 4}}},
     {"dp2pp3tp4pcp5+ep20", {.mesh = {.dp = 2, .pp = 3, .pcp = 5, .tp = 4, .ep = 20}}},
 };
@@ -98,7 +104,7 @@ TEST(LayoutText, Errors) {
   const std::string items =
       sizes +
       "; dsa_cp, sp, owned; or key=value with one of attention, sequence_parallel, split, o_proj, "
-      "lm_head, shared, gate, router, dcp_mode, ple, ple_tier, prefetch, moe, compressor";
+      "lm_head, shared, gate, router, dcp_mode, ple, ple_tier, prefetch, moe, compressor, queries";
   const std::tuple<const char*, int, const char*, std::string> kCases[] = {
       {"", 1, "nothing", sizes},
       {"sp", 1, "'sp'", sizes},
@@ -207,6 +213,25 @@ const RuleCase kBroken[] = {
     {"compressor_split_needs_tokens",
      {.mesh = {.tp = 4}, .compressor = CompressorChoice::kSplit},
      "layout tp4+compressor=split: compressor=split compresses the rank's own tokens: it needs dsa_cp or pcp > 1"},
+    {"full_queries_need_dsa_cp",
+     {.mesh = {.tp = 4}, .sequence_parallel = true, .queries = QueryRows::kFull},
+     "layout tp4+sp+queries=full: queries=full takes a rank's rows behind attention: it needs dsa_cp and sp"},
+    {"full_queries_need_dsa_cp",
+     {.mesh = {.tp = 4}, .attention = AttentionChoice::kDsaCp, .o_proj = OProjChoice::kReplicated, .queries = QueryRows::kFull},
+     "layout tp4+dsa_cp+o_proj=replicated+queries=full: queries=full takes a rank's rows behind attention: it needs dsa_cp and sp"},
+    {"full_queries_need_whole_o_proj",
+     {.mesh = {.tp = 4}, .attention = AttentionChoice::kDsaCp, .sequence_parallel = true, .queries = QueryRows::kFull},
+     "layout tp4+dsa_cp+sp+queries=full: queries=full takes a rank's rows in front of a whole output projection: it needs "
+     "o_proj=replicated"},
+    {"full_queries_of_flat_splits",
+     {.mesh = {.tp = 4},
+      .attention = AttentionChoice::kDsaCp,
+      .sequence_parallel = true,
+      .split = TokenSplit::kZigzag,
+      .o_proj = OProjChoice::kReplicated,
+      .queries = QueryRows::kFull},
+     "layout tp4+dsa_cp+sp+split=zigzag+o_proj=replicated+queries=full: queries=full computes all rows on every rank: leave split "
+     "and compressor=split out"},
 };
 
 TEST(LayoutRules, EveryRuleHasItsMessage) {

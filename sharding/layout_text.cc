@@ -40,6 +40,7 @@ constexpr std::string_view kPle[] = {"replicated", "sharded", "etp"};
 constexpr std::string_view kPleTier[] = {"memory", "mapped"};
 constexpr std::string_view kMoe[] = {"ep", "tp"};
 constexpr std::string_view kCompressor[] = {"full", "split"};
+constexpr std::string_view kQueries[] = {"local", "full"};
 
 constexpr Choice kChoices[] = {
     choice<&Layout::attention>("attention", kAttention),
@@ -56,6 +57,7 @@ constexpr Choice kChoices[] = {
     choice<&Layout::prefetch>("prefetch", kOffOn),
     choice<&Layout::moe>("moe", kMoe),
     choice<&Layout::compressor>("compressor", kCompressor),
+    choice<&Layout::queries>("queries", kQueries),
 };
 constexpr size_t kNumChoicesBeforeEp = 3;  // where the canonical form has ep
 

@@ -174,6 +174,14 @@ TEST(PlanTruth, FourRanks) { check_all(4, 23); }
 TEST(PlanTruth, OtherModels) {
   for (const char* name : {"f32_pro_like", "official_r", "mtp_f32"}) check_all(2, 11, std::string("golden/deepseek_v4/") + name);
 }
+// Latents, derived weights, layers that share a selection; int8 with its derived scales.
+TEST(PlanTruth, ModelsOfLatents) {
+  for (const char* name : {"glm52_mtp_f32", "glm51_w8a8", "deepseek_v32_f32"}) check_all(2, 13, std::string("golden/glm_moe_dsa/") + name);
+  const auto model = load_test_model("golden/glm_moe_dsa/glm52_mtp_f32");
+  for (const char* layout : {"tp4+dsa_cp+sp+o_proj=replicated+queries=full", "tp4dcp2", "pp2tp2+sp", "tp4+dsa_cp+sp+owned+ep2"}) {
+    check(model, parse_layout(layout).value(), DType::kBF16, {.drafts = 1});
+  }
+}
 
 // Codes and their scales travel instead of the activations.
 TEST(PlanTruth, OutputCodes) {

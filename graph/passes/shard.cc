@@ -63,21 +63,33 @@ class Sharder {
   std::optional<RowSet> fixed_rows(const Node& node) const {
     if (is_any<Compressor>(node.op)) return keys();
     if (!std::visit([](const auto& op) { return op.mutates(); }, node.op).empty()) return options_.writers;
-    if (is_any<SparseAttention, IndexTopK>(node.op)) return options_.queries;
-    if (is_any<MoeRoute>(node.op) && options_.router) return options_.router;
+    if (is_any<IndexTopK>(node.op)) return options_.selection.value_or(options_.queries);
+    if (is_any<SparseAttention>(node.op) || is_of_heads(node)) return options_.queries;
+    if (options_.router && !node.out.empty() && routed_[node.out[0]]) return options_.router;
     if (is_any<Experts>(node.op) && splits_weight(node, MeshAxis::kEp)) return options_.unique;
     if (is_any<Embedding, HcPre, HcPost, HcHead, AddStreams, GatherRows>(node.op)) return options_.residual;
     if (is_any<RmsNorm>(node.op)) {
       const auto producer = maker_[node.in[0]];
-      if (producer >= 0 && is_any<HcPre, Add>(from_.nodes()[producer].op)) return options_.residual;
+      if (producer >= 0 && is_any<HcPre, Add, Embedding>(from_.nodes()[producer].op)) return options_.residual;
     }
     return std::nullopt;
   }
 
+  // Every head of an attention's output through a matrix of its own.
+  bool is_of_heads(const Node& node) const {
+    const Linear* linear = std::get_if<Linear>(&node.op);
+    if (linear == nullptr || linear->heads == 0 || linear->heads != linear->groups) return false;
+    const int producer = maker_[node.in[0]];
+    return producer >= 0 && is_any<SparseAttention>(from_.nodes()[producer].op);
+  }
+
   void choose_rows() {
     maker_.assign(from_.values().size(), -1);
+    routed_.assign(from_.values().size(), false);
     for (size_t n = 0; n < from_.nodes().size(); ++n) {
-      for (ValueId id : from_.nodes()[n].out) maker_[id] = static_cast<int>(n);
+      const Node& node = from_.nodes()[n];
+      for (ValueId id : node.out) maker_[id] = static_cast<int>(n);
+      if (is_any<MoeRoute>(node.op)) routed_[node.in[0]] = true;
     }
     // Backwards: what the consumers need, the least split of it.
     needed_.assign(from_.values().size(), std::nullopt);
@@ -571,6 +583,7 @@ class Sharder {
   std::vector<std::map<Placements, ValueId, Less>> placed_;  // by old value: its new values by placement
   std::vector<ValueId> made_;                                // by old value: as its node made it
   std::vector<int> maker_;                                   // by old value: node, -1: none
+  std::vector<bool> routed_;                                 // by old value: routing is made from it
   std::vector<RowSet> rows_;                                 // by old node
   std::vector<std::optional<RowSet>> needed_;                // by old value: rows that its consumers work on, the least split of them
 };

@@ -6,9 +6,10 @@
 //                their shard_rule), and a split sum leaves a partial sum
 //   residual     row set of the residual streams: ops on them (hyper-connections, the norm behind hc_pre or behind the sum that
 //                is the stream) work on those rows
-//   queries      row set of the queries: sparse attention and the index selection work on those rows; what writes a cache
-//                works on all rows, or (writers) on those of the requests that the rank owns; rows that are appended to a
-//                cache are made where the queries are, and gathered as they are written
+//   queries      row set of the queries: sparse attention, with the projections of single heads that follow it, and (selection)
+//                the index selection work on those rows; what writes a cache works on all rows, or (writers) on those of the
+//                requests that the rank owns; rows that are appended to a cache are made where the queries are, and gathered as
+//                they are written
 // All other ops follow: a linear layer or a norm works on the rows that its consumers need, an op without weights on the rows
 // that it is given. So rows are gathered once, behind a norm, never as residual streams.
 //
@@ -39,10 +40,11 @@ struct ShardOptions {
   RowSet writers = RowSet::kAll;  // rows of what writes caches; kTp: every rank has requests and caches of its own
   RowSet residual = RowSet::kAll;
   RowSet queries = RowSet::kAll;
+  std::optional<RowSet> selection;  // rows of the index selection; none: those of the queries
   // Rows on which keys, and what entries are compressed of, are computed: then keys are gathered instead of what they are made of,
   // and entries are computed by the ranks that have the last row of their groups. None: those of the writers.
   std::optional<RowSet> keys;
-  std::optional<RowSet> router;  // rows of the routing; none: those of the experts that it feeds
+  std::optional<RowSet> router;  // rows of the product that routing is made from; none: those of the experts that it feeds
   RowSet unique = RowSet::kAll;  // rows that no other rank of an expert group has
   bool canonical_sums = true;    // a sum over ranks follows its canonical tree; false: plans of other engines
   // Most rows of each set in a step of this shape; [kAll] is the step's own capacity.

@@ -7,6 +7,8 @@
 namespace weft::glm_moe_dsa {
 namespace {
 
+constexpr std::string_view kDraftComponent = "mtp";
+
 class GlmMoeDsa final : public Model {
  public:
   GlmMoeDsa(Config config, std::shared_ptr<const Checkpoint> checkpoint) : config_(std::move(config)), checkpoint_(std::move(checkpoint)) {}
@@ -71,11 +73,12 @@ class GlmMoeDsa final : public Model {
   }
   WeightInfo weight_info(std::string_view value_name) const override {
     if (const auto derived = derived_weight(config_, table_, {}, value_name)) {
-      return {find_weight(table_, derived->source)->component, WeightInfo::Part::kDerived};
+      const Weight& source = *find_weight(table_, derived->source);
+      return {source.mtp ? kDraftComponent : std::string_view(source.component), derived->is_scale() ? WeightInfo::Part::kScale : WeightInfo::Part::kDerived};
     }
     const auto value = find_weight_value(table_, value_name);
     if (!value) return {};
-    const std::string_view component = value->weight->mtp ? std::string_view("mtp") : value->weight->component;
+    const std::string_view component = value->weight->mtp ? kDraftComponent : std::string_view(value->weight->component);
     return {component, value->side == nullptr ? WeightInfo::Part::kPayload : WeightInfo::Part::kScale};
   }
   Status check_layout(const Layout& layout) const override { return glm_moe_dsa::check_layout(config_, layout); }

@@ -38,6 +38,8 @@ struct DerivedWeight {
   std::string source;  // key of the stored weight
   TensorType type;
   WeightSplit split = WeightSplit::kWhole;
+
+  bool is_scale() const { return kind != Kind::kKeyUp && kind != Kind::kValueUp; }
 };
 std::optional<DerivedWeight> derived_weight(const Config& config, std::span<const Weight> weights, const NumericMode& mode,
                                             std::string_view value_name);

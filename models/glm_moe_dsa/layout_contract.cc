@@ -12,7 +12,8 @@ using Rule = LayoutRule<Config>;
 constexpr Rule kRules[] = {
     {"heads", [](const Layout& l, const Config& c) { return check_shares("num_attention_heads", c.num_attention_heads, "tp", l.mesh.tp); }},
     {"output blocks", [](const Layout& l, const Config& c) {
-       return l.o_proj == OProjChoice::kReplicated && l.attention == AttentionChoice::kDsaCp && l.split == TokenSplit::kOwned
+       const bool never_split = l.split == TokenSplit::kOwned || l.queries == QueryRows::kFull;
+       return l.o_proj == OProjChoice::kReplicated && l.attention == AttentionChoice::kDsaCp && never_split
                   ? std::string()
                   : check_canonical_blocks("o_proj", c.num_attention_heads * c.v_head_dim, l.mesh.tp);
      }},

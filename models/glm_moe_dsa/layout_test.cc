@@ -62,6 +62,15 @@ TEST(GlmContract, EveryRuleHasItsMessage) {
       {"... whole on every rank", with([](Config& c) { c.moe_intermediate_size = 20; }), {.mesh = {.tp = 8}, .shared = WeightChoice::kReplicated}, ""},
       {"experts", with([](Config& c) { c.n_routed_experts = 6; }), {.mesh = {.tp = 4, .ep = 4}},
        "layout tp4+ep4: n_routed_experts 6 is not divisible by ep 4; usable sizes: 1 2 3 6"},
+      {"shares of experts", with([](Config& c) { c.moe_intermediate_size = 20; }),
+       {.mesh = {.tp = 8}, .shared = WeightChoice::kReplicated, .moe = MoeChoice::kTp},
+       "layout tp8+shared=replicated+moe=tp: moe_intermediate_size 20 is not divisible by tp 8; usable sizes: 1 2 4 5 10 20"},
+      {"... of their outputs", with([](Config& c) { c.hidden_size = 20; }), {.mesh = {.tp = 8}, .moe = MoeChoice::kTp},
+       "layout tp8+moe=tp: hidden_size 20 is not divisible by tp 8; usable sizes: 1 2 4 5 10 20"},
+      {"output projection that is never split", glm5(),
+       {.mesh = {.tp = 32}, .attention = AttentionChoice::kDsaCp, .sequence_parallel = true, .o_proj = OProjChoice::kReplicated, .queries = QueryRows::kFull},
+       "layout tp32+dsa_cp+sp+o_proj=replicated+queries=full: mlp.down_proj has 12288 inputs, a sum of 16 canonical blocks, which tp 32 does not "
+       "divide; usable sizes: 1 2 4 8 16"},
       {"stages", with([](Config& c) { c.full_indexer.assign(78, false), c.full_indexer[0] = c.full_indexer[40] = true; }), {.mesh = {.pp = 3}},
        "layout pp3: 3 pipeline stages, but only 2 of 78 layers have an indexer of their own and can begin one"},
       {"gate", glm5(), {.mesh = {.tp = 2}, .gate = GateChoice::kKSharded},
@@ -77,7 +86,11 @@ TEST(GlmContract, EveryRuleHasItsMessage) {
 TEST(GlmContract, WhatIsTakenCanBeBuilt) {
   const std::shared_ptr<const Model> models[] = {load_test_model("golden/glm_moe_dsa/glm52_mtp_f32"), load_test_model("golden/glm_moe_dsa/glm5_fp8"),
                                                  load_test_model("golden/glm_moe_dsa/deepseek_v32_f32")};
-  expect_taken_layouts_can_be_built(models, 900, 100, [](Layout&, RandomChoice&) {});
+  expect_taken_layouts_can_be_built(models, 900, 100, [](Layout& layout, RandomChoice& one_of) {
+    layout.router = one_of({RouterChoice::kLocal, RouterChoice::kFull});
+    const bool may_be_full = layout.attention == AttentionChoice::kDsaCp && layout.sequence_parallel && layout.split == TokenSplit::kFlat;
+    if (may_be_full && layout.o_proj == OProjChoice::kReplicated) layout.queries = one_of({QueryRows::kLocal, QueryRows::kFull});
+  });
 }
 
 GraphOptions options_of(const Model& model, int64_t tokens) { return graph_options(model, tokens, 4096); }
@@ -150,6 +163,10 @@ TEST(GlmLayoutGraph, MovesOfALayer) {
       {"tp2+dsa_cp+sp+o_proj=replicated+shared=replicated", StepPhase::kPrefill, "all_gather tp cache_rows"},
       {"tp2+dsa_cp+sp+o_proj=streamed+shared=replicated", StepPhase::kPrefill,
        "all_gather tp cache_rows, all_gather tp self_attn.o_proj"},
+      // All queries: hidden states, and what every rank selected for its own rows; sliced in front of the output projection.
+      {"tp2+dsa_cp+sp+o_proj=replicated+shared=replicated+queries=full", StepPhase::kPrefill,
+       "all_gather tp attn_in, slice_rows tp q_norm, all_gather tp topk, slice_rows tp values"},
+      {"tp2+dsa_cp+sp+o_proj=replicated+shared=replicated+queries=full", StepPhase::kDecode, ""},
       {"pcp2", StepPhase::kPrefill, "all_gather pcp cache_rows"},
       {"pcp2+split=zigzag", StepPhase::kPrefill, "all_gather pcp cache_rows"},
       {"tp2+dsa_cp", StepPhase::kDecode, "all_reduce tp o.partial, all_reduce tp shared.down_proj.partial"},

@@ -18,6 +18,7 @@ function waterfall(ledger, capacity, localRanks) {
       el("summary", {}, [el("span", { class: "label" }, name), track, el("span", { class: "bytes" }, marked(bytes(size), lines.some((l) => l.unverified)))]),
       el("div", {}, sortedTable("", [
         { name: "what", value: (l) => l.what },
+        { name: "tensor", value: (l) => l.tensor },
         { name: "stored as", value: (l) => l.storage },
         { name: "bytes of a rank", value: (l) => l.bytes, text: (l) => marked(bytes(l.bytes), l.unverified) },
         { name: "tensors", value: (l) => l.tensors },
