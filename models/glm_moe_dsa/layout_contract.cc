@@ -39,6 +39,9 @@ constexpr Rule kRules[] = {
        return fmt::format("{} pipeline stages, but only {} of {} layers have an indexer of their own and can begin one", l.mesh.pp, starts,
                           c.num_hidden_layers);
      }},
+    {"compressor", [](const Layout& l, const Config&) {
+       return l.compressor == CompressorChoice::kFull ? std::string() : "GLM-5 and DeepSeek-V3.2 have no compressors to split";
+     }},
     {"gate", [](const Layout& l, const Config&) {
        return l.gate == GateChoice::kReplicated ? std::string() : "GLM-5 and DeepSeek-V3.2 have no gate on the attention output";
      }},

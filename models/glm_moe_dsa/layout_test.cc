@@ -73,6 +73,8 @@ TEST(GlmContract, EveryRuleHasItsMessage) {
        "divide; usable sizes: 1 2 4 8 16"},
       {"stages", with([](Config& c) { c.full_indexer.assign(78, false), c.full_indexer[0] = c.full_indexer[40] = true; }), {.mesh = {.pp = 3}},
        "layout pp3: 3 pipeline stages, but only 2 of 78 layers have an indexer of their own and can begin one"},
+      {"compressors", glm5(), {.mesh = {.pcp = 2}, .compressor = CompressorChoice::kSplit},
+       "layout pcp2+compressor=split: GLM-5 and DeepSeek-V3.2 have no compressors to split"},
       {"gate", glm5(), {.mesh = {.tp = 2}, .gate = GateChoice::kKSharded},
        "layout tp2+gate=k_sharded: GLM-5 and DeepSeek-V3.2 have no gate on the attention output"},
       {"per-layer embeddings", glm5(), {.mesh = {.tp = 2}, .ple = PleChoice::kSharded},
