@@ -50,10 +50,14 @@ inline float power_of_two_above(float x) {
   return std::bit_cast<float>(exponent << 23);
 }
 
-// Blocks of E4M3 with a power-of-two scale (deepseek_v4.md 5.3): the scale of a block whose largest magnitude, at least
-// kE4m3LeastAbsmax, is absmax; and x as it comes back.
+// Blocks of E4M3 with a scale, a power of two (deepseek_v4.md 5.3) or of any value (glm_moe_dsa.md 2.8): that of a block whose largest
+// magnitude, at least kE4m3LeastAbsmax, is absmax; and x as it comes back.
+enum class E4m3Scale { kPowerOfTwo, kAny };
 inline constexpr float kE4m3Max = 448.0f, kE4m3LeastAbsmax = 1e-4f;
-inline float e4m3_block_scale(float absmax) { return power_of_two_above(absmax * (1.0f / kE4m3Max)); }
+inline float e4m3_block_scale(float absmax, E4m3Scale scale) {
+  const float exact = absmax * (1.0f / kE4m3Max);
+  return scale == E4m3Scale::kAny ? exact : power_of_two_above(exact);
+}
 inline float e4m3_round_trip(float x, float scale) { return e4m3_to_float(float_to_e4m3(x / scale)) * scale; }
 
 }  // namespace weft

@@ -120,7 +120,7 @@ inline std::vector<OpSample> op_samples(std::mt19937_64& random) {
       {SliceRows{axis, size, room}, {x}},
       {HeadsToRows{axis, size, room}, {lies(tokens(a, {t, size * heads, hd}), axis, Placement::sharded(0))}},
       {ColumnsToRows{axis, size, room}, {lies(x, axis, Placement::sharded(1))}},
-      {SharedQuantise{axis, size}, {lies(x, axis, Placement::sharded(1))}},
+      {SharedQuantise{axis, size, flag() ? ActQuant::kFp8Block128 : ActQuant::kFp8Block128AnyScale}, {lies(x, axis, Placement::sharded(1))}},
       {RowAbsmax{axis, size}, {lies(x, axis, Placement::sharded(1))}},
       {ExpertDispatch{MeshAxis::kEp, size, pick(1, 3), all}, {x, tokens(i32, {t, top_k}), tokens(f32, {t, top_k})}},
       {ExpertSlots{Experts{ActQuant::kNone, number(), flag(), 3, 5}},

@@ -375,7 +375,10 @@ Result<ValueTypes> SharedQuantise::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_group(kName, size));
   if (in[0].shape().rank() != 3) WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 2));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16}));
-  return ValueTypes{{in[0].tensor, in[0].rows}};
+  if (!is_fp8(act_quant)) return invalid_argument(fmt::format("{}: act_quant {}; expected blocks of FP8", kName, EnumText<ActQuant>::kNames[static_cast<size_t>(act_quant)]));
+  // E4M3 times a power of two is a bf16 value; times any number it is not.
+  const DType dtype = act_quant == ActQuant::kFp8Block128 ? in[0].dtype() : DType::kF32;
+  return ValueTypes{{{dtype, in[0].shape()}, in[0].rows}};
 }
 
 Result<std::vector<Placements>> SharedQuantise::placements(TypeSpan in) const {
@@ -396,7 +399,8 @@ Status SharedQuantise::run(RunContext& ctx) const {
   const int64_t rows = x.shape()[0], width = row_width(x.shape()), blocks = ceil_div(width * size, SharedQuantise::kBlock);
   Communicator& group = group_of(ctx, axis, size);
   const int64_t first = group.rank() * width;  // column of the whole row
-  const bool narrow = x.dtype() == DType::kBF16;
+  const E4m3Scale scale = act_quant == ActQuant::kFp8Block128 ? E4m3Scale::kPowerOfTwo : E4m3Scale::kAny;
+  const bool narrow = x.dtype() == DType::kBF16, narrow_out = y.dtype() == DType::kBF16;
   const auto at = [&](int64_t t, int64_t c) {
     const int64_t i = t * width + c;
     return narrow ? to_float(x.as<bf16>()[i]) : x.as<float>()[i];
@@ -415,8 +419,9 @@ Status SharedQuantise::run(RunContext& ctx) const {
   WEFT_RETURN_IF_ERROR(group.all_reduce_max(ctx.name, mine, maxima, rows * blocks));
   for (int64_t t = 0; t < rows; ++t) {
     for (int64_t c = 0; c < width; ++c) {
-      const float value = e4m3_round_trip(at(t, c), e4m3_block_scale(maxima[t * blocks + (first + c) / SharedQuantise::kBlock]));
-      if (narrow) {
+      const float largest = maxima[t * blocks + (first + c) / SharedQuantise::kBlock];
+      const float value = e4m3_round_trip(at(t, c), e4m3_block_scale(largest, scale));
+      if (narrow_out) {
         y.as<bf16>()[t * width + c] = to_bf16(value);
       } else {
         y.as<float>()[t * width + c] = value;

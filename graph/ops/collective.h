@@ -9,7 +9,8 @@
 //   ColumnsToRows   x [rows, K/n], some features of all rows -> [local rows, K]: all features of some rows. What a gather of the
 //                   features and a slice of the rows give, for 1/n of the bytes
 //   SharedQuantise  x [T, K/n], or [T, H/n, d] (heads side by side), a slice of the inputs of a linear layer whose blocks of 128 the axis cuts -> x' of
-//                   act_quant fp8_block128 (kernels/linear), the largest magnitude of a block taken over all its slices
+//                   act_quant fp8_block128 or fp8_block128_any_scale (kernels/linear; of the latter in F32), the largest magnitude of a block
+//                   taken over all its slices
 //   RowAbsmax       x [T, K/n], a slice of the inputs of a linear layer -> [T] F32, the largest magnitude of each whole row
 //   ExpertDispatch  x [t, D] A, expert [t, k] (ascending), weight [t, k] of this rank's rows -> the rows of all ranks of the
 //                   group that picked an expert of this rank, each row once, by rank and ascending row: x [R, D],
@@ -25,6 +26,7 @@
 #pragma once
 
 #include "graph/op_spec.h"
+#include "graph/ops/linear_op.h"
 
 namespace weft {
 
@@ -179,11 +181,13 @@ struct SharedQuantise {
   static constexpr int64_t kBlock = 128;
   MeshAxis axis = MeshAxis::kTp;
   int64_t size = 1;
+  ActQuant act_quant = ActQuant::kFp8Block128;  // of the linear layer
 
   template <class Self, class F>
   static void visit_fields(Self& self, F&& f) {
     f("axis", self.axis);
     f("size", self.size);
+    f("act_quant", self.act_quant);
   }
   Result<ValueTypes> infer(TypeSpan in) const;
   Result<std::vector<Placements>> placements(TypeSpan in) const;

@@ -321,7 +321,7 @@ TEST(Collectives, SharedQuantiseIsThatOfTheWholeRow) {
     int ranks;
     int64_t width;
     int64_t heads = 0;  // > 0: side by side
-  } cases[] = {{2, 96}, {2, 32}, {3, 64}, {4, 96}, {5, 32}, {2, 192}, {2, 96, 3}, {4, 32, 1}};
+  } cases[] = {{2, 96}, {2, 32}, {3, 64}, {4, 96}, {5, 32}, {2, 192}, {2, 96, 3}, {4, 32, 1}};  // scales of any value for odd multiples of 32
   for (const auto& c : cases) {
     for (const DType dtype : kDTypes) {
       for (const int64_t rows : {1, 7}) {
@@ -333,8 +333,9 @@ TEST(Collectives, SharedQuantiseIsThatOfTheWholeRow) {
           for (int64_t i = 0; i < k; ++i) x.set(t * k + i, x.get(t * k + i) * scale);
           x.set(t * k + (t * 37) % k, scale * 40);
         }
-        const std::vector<uint32_t> want = through_linear(x, ActQuant::kFp8Block128);
-        HostTensor quantised(DType(dtype), {rows, k}, Rows::kTokens);
+        const ActQuant act_quant = c.width % 64 == 0 ? ActQuant::kFp8Block128 : ActQuant::kFp8Block128AnyScale;
+        const std::vector<uint32_t> want = through_linear(x, act_quant);
+        HostTensor quantised(act_quant == ActQuant::kFp8Block128 ? DType(dtype) : DType::kF32, {rows, k}, Rows::kTokens);
         const StepBatch batch = batch_of({rows});
         std::mutex mutex;
         on_ranks(c.ranks, [&](Communicator& comm) {
@@ -344,7 +345,7 @@ TEST(Collectives, SharedQuantiseIsThatOfTheWholeRow) {
           const int64_t first = comm.rank() * c.width;
           for (int64_t i = 0; i < rows * c.width; ++i) set_element(slice, i, x.get(i / c.width * k + first + i % c.width));
           Work work;
-          const auto y = rank.run(SharedQuantise{MeshAxis::kTp, c.ranks}, {&slice}, &work);
+          const auto y = rank.run(SharedQuantise{MeshAxis::kTp, c.ranks, act_quant}, {&slice}, &work);
           EXPECT_EQ(rank.bytes_sent(), all_reduce_max_bytes(c.ranks, rows * ((k + 127) / 128)));
           EXPECT_EQ(work.bytes_sent, all_reduce_max_bytes(c.ranks, (rows + kSpare) * ((k + 127) / 128)));
           const std::lock_guard lock(mutex);

@@ -17,7 +17,8 @@ int64_t canonical_blocks(int64_t k) {
 DType quantised_dtype(ActQuant act_quant, DType dtype) {
   switch (act_quant) {
     case ActQuant::kNone: return dtype;
-    case ActQuant::kFp8Block128: return DType::kF8E4M3;
+    case ActQuant::kFp8Block128:
+    case ActQuant::kFp8Block128AnyScale: return DType::kF8E4M3;
     case ActQuant::kInt8PerRow:
     case ActQuant::kInt8Static: return DType::kI8;
   }

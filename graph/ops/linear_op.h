@@ -20,7 +20,7 @@ namespace weft {
 
 template <>
 struct EnumText<ActQuant> {
-  static constexpr std::array<std::string_view, 4> kNames = {"none", "fp8_block128", "int8_row", "int8_static"};
+  static constexpr std::array<std::string_view, 5> kNames = {"none", "fp8_block128", "fp8_block128_any_scale", "int8_row", "int8_static"};
 };
 
 struct Linear {

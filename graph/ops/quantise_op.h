@@ -17,7 +17,7 @@ namespace weft {
 
 template <>
 struct EnumText<QuantFormat> {
-  static constexpr std::array<std::string_view, 2> kNames = {"fp8", "fp4"};
+  static constexpr std::array<std::string_view, 3> kNames = {"fp8", "fp4", "fp8_any_scale"};
 };
 
 struct Quantise {

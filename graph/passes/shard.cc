@@ -425,11 +425,11 @@ class Sharder {
       in.push_back(out[0]);
       return {};
     }
-    if (linear == nullptr || linear->act_quant != ActQuant::kFp8Block128 || linear->groups > 1) return {};
+    if (linear == nullptr || !is_fp8(linear->act_quant) || linear->groups > 1) return {};
     const Shape& x = to_.value(in[0]).type.shape();
     const int64_t width = x.rank() == 3 ? x[1] * x[2] : x[1];
     if (on(wanted[0], MeshAxis::kTp) != Placement::sharded(1) || width % SharedQuantise::kBlock == 0) return {};
-    WEFT_ASSIGN_OR_RETURN(const auto out, to_.add_node(SharedQuantise{MeshAxis::kTp, size(MeshAxis::kTp)}, {in[0]},
+    WEFT_ASSIGN_OR_RETURN(const auto out, to_.add_node(SharedQuantise{MeshAxis::kTp, size(MeshAxis::kTp), linear->act_quant}, {in[0]},
                                                        name + ".shared_quantise", node.region, Stream::kComm));
     in[0] = out[0];
     linear->act_quant = ActQuant::kNone;

@@ -11,7 +11,11 @@ int64_t index_scores_scratch_bytes(int64_t num_heads, int64_t head_dim) {
   return IndexScratch(num_heads, head_dim).total * static_cast<int64_t>(sizeof(float));
 }
 
-void index_scores_ref(const IndexScoresArgs& args) {
+namespace {
+
+using Dot = float(const float* x, const float* y, int64_t n);
+
+void score_entries(const IndexScoresArgs& args, Dot* dot_of) {
   const IndexScratch layout(args.num_heads, args.head_dim);
   float* const q = reinterpret_cast<float*>(args.scratch) + layout.q;
   float* const key = reinterpret_cast<float*>(args.scratch) + layout.keys;
@@ -28,7 +32,7 @@ void index_scores_ref(const IndexScoresArgs& args) {
     }
     float score = 0;
     for (int64_t h = 0; h < args.num_heads; ++h) {
-      const float dot = dot_f32(q + h * head_dim, key, head_dim);
+      const float dot = dot_of(q + h * head_dim, key, head_dim);
       // NaN stays NaN, so that a broken entry sorts last instead of looking like an unrelated one.
       const float relu = dot < 0 ? 0.0f : dot;
       score = std::fma(args.w[h], relu, score);
@@ -37,8 +41,15 @@ void index_scores_ref(const IndexScoresArgs& args) {
   }
 }
 
+}  // namespace
+
+void index_scores_ref(const IndexScoresArgs& args) { score_entries(args, dot_f32); }
+
+void index_scores_bf16_ref(const IndexScoresArgs& args) { score_entries(args, takes_bf16_pairs(args) ? dot_bf16_pairs : dot_f32); }
+
 std::span<const KernelVariant<IndexScoresFn>> index_scores_variants() {
   static constexpr KernelVariant<IndexScoresFn> kVariants[] = {
+      {"avx512_bf16", Isa::kAvx512Bf16, index_scores_avx512_bf16},
       {"avx512_vbmi", Isa::kAvx512Vbmi, index_scores_avx512_vbmi},
       {"avx512", Isa::kAvx512, index_scores_avx512},
       {"avx2", Isa::kAvx2, index_scores_avx2},

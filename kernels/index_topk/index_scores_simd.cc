@@ -1,4 +1,4 @@
-// Compiled once per level. Bits of index_scores_ref: a panel of entries is transposed, so that vectors run along the
+// Compiled once per level. Bits of index_scores_ref, or with vdpbf16ps of index_scores_bf16_ref: a panel of entries is transposed, so that vectors run along the
 // entries, and scored against a few heads at a time. The lanes of the canonical sum are vectors of their own here.
 #include "kernels/index_topk/index_topk_impl.h"
 #include "kernels/index_topk/panel-inl.h"
@@ -74,18 +74,28 @@ inline Vector odd_bf16(Vector v) { return _mm256_and_ps(v, _mm256_castsi256_ps(_
 
 #endif
 
+template <class Key>
+constexpr int64_t kPerPart = 16 / sizeof(Key);  // elements in 16 bytes
+
+// The four 32-bit words at element k of kLanes rows: a 4 x 4 transpose within every 128-bit part.
+template <class Key>
+inline void transposed_words(const Key* const* rows, int64_t k, Vector (&word)[4]) {
+  const auto r0 = every_fourth_row(rows, 0, k), r1 = every_fourth_row(rows, 1, k);
+  const auto r2 = every_fourth_row(rows, 2, k), r3 = every_fourth_row(rows, 3, k);
+  const Vector low01 = low_words(r0, r1), low23 = low_words(r2, r3);
+  const Vector high01 = high_words(r0, r1), high23 = high_words(r2, r3);
+  word[0] = low_pairs(low01, low23);
+  word[1] = high_pairs(low01, low23);
+  word[2] = low_pairs(high01, high23);
+  word[3] = high_pairs(high01, high23);
+}
+
 // packed[k][0 .. kLanes) = rows[..][k] as fp32
 template <class Key>
 void transpose(const Key* const* rows, int64_t head_dim, float* packed) {
-  constexpr int64_t kPerPart = 16 / sizeof(Key);  // elements in 16 bytes
-  for (int64_t k = 0; k < head_dim; k += kPerPart) {
-    // A 4 x 4 transpose of 32-bit words within every 128-bit part.
-    const auto r0 = every_fourth_row(rows, 0, k), r1 = every_fourth_row(rows, 1, k);
-    const auto r2 = every_fourth_row(rows, 2, k), r3 = every_fourth_row(rows, 3, k);
-    const Vector low01 = low_words(r0, r1), low23 = low_words(r2, r3);
-    const Vector high01 = high_words(r0, r1), high23 = high_words(r2, r3);
-    const Vector word[4] = {low_pairs(low01, low23), high_pairs(low01, low23), low_pairs(high01, high23),
-                            high_pairs(high01, high23)};
+  for (int64_t k = 0; k < head_dim; k += kPerPart<Key>) {
+    Vector word[4];
+    transposed_words(rows, k, word);
     for (int i = 0; i < 4; ++i) {
       if constexpr (sizeof(Key) == 4) {
         store(packed + (k + i) * kIndexPanel, word[i]);
@@ -155,6 +165,18 @@ inline void add_heads(const float* q, const float* w, const float* packed, int64
   }
 }
 
+// Writes the scores of the kVectors vectors of entries from `begin` on, of which `count` are there.
+inline void store_scores(const Vector (&score)[kVectors], int64_t begin, int64_t count, float* scores) {
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t rest = count - v * kLanes;
+    if (rest >= kLanes) {
+      store(scores + begin + v * kLanes, score[v]);
+    } else if (rest > 0) {
+      store_part(scores + begin + v * kLanes, score[v], rest);
+    }
+  }
+}
+
 template <class Query, class Key>
 void score_entries(const IndexScoresArgs& args) {
   const int64_t num_heads = args.num_heads, head_dim = args.head_dim;
@@ -189,22 +211,81 @@ void score_entries(const IndexScoresArgs& args) {
       }
       if (num_heads - h == 2) add_heads<2>(q + h * head_dim, args.w + h, keys, head_dim, score);
       if (num_heads - h == 1) add_heads<1>(q + h * head_dim, args.w + h, keys, head_dim, score);
-      for (int v = 0; v < kVectors; ++v) {
-        const int64_t rest = count - strip - v * kLanes;
-        float* const out = args.scores + begin + strip + v * kLanes;
-        if (rest >= kLanes) {
-          store(out, score[v]);
-        } else if (rest > 0) {
-          store_part(out, score[v], rest);
-        }
-      }
+      store_scores(score, begin + strip, count - strip, args.scores);
     }
   }
 }
 
+#ifdef __AVX512BF16__
+
+constexpr int kPairHeads = 8;  // x kVectors: 16 sums
+
+// Adds the terms of NH heads to the scores of a panel, whose pairs of features k, k + 1 lie at packed[k / 2].
+template <int NH>
+inline void add_pair_heads(const uint16_t* q, const float* w, const float* packed, int64_t head_dim, Vector (&score)[kVectors]) {
+  Vector sum[NH][kVectors];
+  for (auto& head : sum) {
+    for (Vector& s : head) s = zero();
+  }
+  for (int64_t k = 0; k < head_dim; k += 2, packed += kIndexPanel) {
+    Vector key[kVectors];
+    for (int v = 0; v < kVectors; ++v) key[v] = in_register(load(packed + v * kLanes));
+    for (int h = 0; h < NH; ++h) {
+      const Vector query = set1_pair(q + h * head_dim + k);
+      for (int v = 0; v < kVectors; ++v) sum[h][v] = add_pairs(key[v], query, sum[h][v]);
+    }
+  }
+  for (int h = 0; h < NH; ++h) {
+    for (int v = 0; v < kVectors; ++v) score[v] = fma(set1(w[h]), max(zero(), sum[h][v]), score[v]);
+  }
+}
+
+// As score_entries, with pairs of bf16 features as they are stored.
+void score_bf16_pairs(const IndexScoresArgs& args) {
+  static_assert(kIndexPanel == kStrip);
+  const int64_t num_heads = args.num_heads, head_dim = args.head_dim;
+  float* const packed = reinterpret_cast<float*>(args.scratch) + IndexScratch(num_heads, head_dim).keys;
+  const auto* q = static_cast<const uint16_t*>(args.iq);
+  RowCursor<uint16_t> ahead(args, args.begin);
+  Panel<uint16_t> next = ahead.next_panel();
+  for (int64_t begin = args.begin; begin < args.end; begin += kIndexPanel) {
+    const Panel<uint16_t> panel = next;
+    next = ahead.next_panel();
+    PanelFetch<uint16_t> fetch(next, head_dim, (num_heads + kPairHeads - 1) / kPairHeads);
+    for (int64_t i = 0; i < panel.count; i += kLanes) {
+      for (int64_t k = 0; k < head_dim; k += kPerPart<uint16_t>) {
+        Vector word[4];
+        transposed_words(panel.rows + i, k, word);
+        for (int n = 0; n < 4; ++n) store(packed + (k / 2 + n) * kIndexPanel + i, word[n]);
+      }
+    }
+    Vector score[kVectors];
+    for (Vector& s : score) s = zero();
+    int64_t h = 0;
+    for (; h + kPairHeads <= num_heads; h += kPairHeads) {
+      fetch.advance();
+      add_pair_heads<kPairHeads>(q + h * head_dim, args.w + h, packed, head_dim, score);
+    }
+    for (; h + 2 <= num_heads; h += 2) add_pair_heads<2>(q + h * head_dim, args.w + h, packed, head_dim, score);
+    if (h < num_heads) add_pair_heads<1>(q + h * head_dim, args.w + h, packed, head_dim, score);
+    store_scores(score, begin, panel.count, args.scores);
+  }
+}
+
+#endif
+
 #ifdef __AVX512VNNI__
 
-// Panels of exact rows by int8, the others in fp32: the same bits.
+// Rows of any bf16 values.
+inline void score_any_bf16(const IndexScoresArgs& args) {
+#ifdef __AVX512BF16__
+  score_bf16_pairs(args);
+#else
+  score_entries<uint16_t, uint16_t>(args);
+#endif
+}
+
+// Panels of exact rows by int8, the others as any bf16 values: the same bits.
 void score_bf16_entries(const IndexScoresArgs& args) {
   const int64_t num_heads = args.num_heads, head_dim = args.head_dim;
   const IndexScratch layout(num_heads, head_dim);
@@ -215,7 +296,7 @@ void score_bf16_entries(const IndexScoresArgs& args) {
   uint32_t* const packed =
       reinterpret_cast<uint32_t*>(args.scratch + layout.keys * static_cast<int64_t>(sizeof(float)));
   if (head_dim % 64 != 0 || head_dim > kInt8MaxHeadDim || !split_queries(args, queries)) {
-    return score_entries<uint16_t, uint16_t>(args);
+    return score_any_bf16(args);
   }
 
   RowCursor<uint16_t> rows(args, args.begin);
@@ -241,11 +322,11 @@ void score_bf16_entries(const IndexScoresArgs& args) {
       next->start(after);
       continue;
     }
-    // Where one row is not exact many are not: go on in fp32 for long enough that the attempt costs little.
+    // Where one row is not exact many are not: go on without for long enough that the attempt costs little.
     IndexScoresArgs part = args;
     part.begin = begin;
     part.end = begin + 8 * kIndexPanel < args.end ? begin + 8 * kIndexPanel : args.end;
-    score_entries<uint16_t, uint16_t>(part);
+    score_any_bf16(part);
     begin = part.end;
     rows = RowCursor<uint16_t>(args, begin);
     start();

@@ -10,7 +10,8 @@
 //   pages  entry g is row g % page_entries of pages[g / page_entries], rows [head_dim] of key_dtype (F32 or BF16)
 //   scores [num_visible]          F32 scratch of the caller
 //
-// Dot products: 16-lane sums of kernels/linear; the sum over heads: h ascending, one fma each, from 0; all in fp32.
+// Dot products: 16-lane sums of kernels/linear; avx512_bf16 has bits of its own where iq and keys are BF16 and head_dim is a
+// multiple of 16: dot_bf16_pairs (kernels/vector_math). The sum over heads: h ascending, one fma each, from 0; all in fp32.
 // relu keeps NaN. For the order -0.0 and +0.0 are equal and NaN sorts last.
 // index_scores fills scores[begin, end) (threads split the entries); select_topk picks.
 #pragma once

@@ -12,6 +12,13 @@ void index_scores_ref(const IndexScoresArgs& args);
 void index_scores_avx2(const IndexScoresArgs& args);
 void index_scores_avx512(const IndexScoresArgs& args);
 void index_scores_avx512_vbmi(const IndexScoresArgs& args);
+void index_scores_avx512_bf16(const IndexScoresArgs& args);
+
+// Plain code of what avx512_bf16 computes.
+void index_scores_bf16_ref(const IndexScoresArgs& args);
+inline bool takes_bf16_pairs(const IndexScoresArgs& args) {
+  return args.iq_dtype == DType::kBF16 && args.key_dtype == DType::kBF16 && args.head_dim % 16 == 0;
+}
 
 // Where a call keeps what in its scratch; in floats, starts at multiples of 64 bytes.
 struct IndexScratch {

@@ -34,6 +34,7 @@ inline Lanes all(float x) { return _mm512_set1_ps(x); }
 inline Lanes add(Lanes a, Lanes b) { return _mm512_add_ps(a, b); }
 inline Lanes sub(Lanes a, Lanes b) { return _mm512_sub_ps(a, b); }
 inline Lanes mul(Lanes a, Lanes b) { return _mm512_mul_ps(a, b); }
+[[maybe_unused]] inline Lanes div(Lanes a, Lanes b) { return _mm512_div_ps(a, b); }
 inline Lanes fma(Lanes a, Lanes b, Lanes c) { return _mm512_fmadd_ps(a, b, c); }
 // a * b - c in even lanes, a * b + c in odd ones
 inline Lanes fma_sub_add(Lanes a, Lanes b, Lanes c) { return _mm512_fmaddsub_ps(a, b, c); }
@@ -93,6 +94,7 @@ inline Lanes all(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline Lanes add(Lanes a, Lanes b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
 inline Lanes sub(Lanes a, Lanes b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
 inline Lanes mul(Lanes a, Lanes b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+[[maybe_unused]] inline Lanes div(Lanes a, Lanes b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
 inline Lanes fma(Lanes a, Lanes b, Lanes c) {
   return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }

@@ -186,7 +186,7 @@ bool takes_int8(const WeightMatrix& w) {
 bool takes_bf16_pairs(const WeightMatrix& w, DType x_dtype, ActQuant act_quant, int64_t k_blocks) {
   constexpr int64_t kFeatures = 64, kFp4Features = 128;  // that are decoded at once
   constexpr int64_t kGroup = 32;                         // the fewest that share a scale
-  if (x_dtype != DType::kBF16 || is_int8(act_quant)) return false;
+  if (x_dtype != DType::kBF16 || is_int8(act_quant) || act_quant == ActQuant::kFp8Block128AnyScale) return false;
   const bool plain = w.scale == nullptr, powers = plain || w.scale_dtype == DType::kF8E8M0;
   const auto whole = [&](int64_t features) { return w.cols / k_blocks % features == 0; };
   const bool small_groups = w.block_cols == kGroup && w.col0 % kGroup == 0;

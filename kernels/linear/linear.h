@@ -30,7 +30,7 @@
 //
 // act_quant kFp8Block128 (deepseek_v4.md 5.3): per row of x and block of 128 along the last axis (the last may be shorter;
 // groups are quantised within themselves): a = max(absmax, 1e-4); s = smallest power of two >= fp32(a * fp32(1/448));
-// x' = e4m3(clamp(x / s, +-448)) * s.
+// x' = e4m3(clamp(x / s, +-448)) * s. kFp8Block128AnyScale (glm_moe_dsa.md 2.8) is the same with s = fp32(a * fp32(1/448)).
 // Activations of int8 (glm_moe_dsa.md 5.4) take I8 weights with one F32 scale per row, sum in int32 and multiply afterwards:
 //   v = (float(sum_k xq * q) * scale[n]) * s   for each of the k_blocks, added by the tree of blocks
 //   kInt8PerRow  s = absmax of the row / 127, xq = rint(x / s); all 0 where s is 0
@@ -69,12 +69,13 @@ struct WeightMatrix {
 
 // Rows or columns [begin, end) of w, which may itself be a view; nothing is copied. y of the whole is y of its row slices side by
 // side, and the sum of the y (F32) of n equal column slices of k_blocks / n blocks each, in the balanced tree of blocks, to
-// the bit, if x' of a slice is the slice of x' (act_quant kNone, or kFp8Block128 on slices of whole blocks).
+// the bit, if x' of a slice is the slice of x' (act_quant kNone, or blocks of FP8 on slices of whole blocks).
 WeightMatrix weight_rows(const WeightMatrix& w, int64_t begin, int64_t end);
 WeightMatrix weight_columns(const WeightMatrix& w, int64_t begin, int64_t end);
 
-enum class ActQuant { kNone, kFp8Block128, kInt8PerRow, kInt8Static };
+enum class ActQuant { kNone, kFp8Block128, kFp8Block128AnyScale, kInt8PerRow, kInt8Static };
 constexpr bool is_int8(ActQuant quant) { return quant == ActQuant::kInt8PerRow || quant == ActQuant::kInt8Static; }
+constexpr bool is_fp8(ActQuant quant) { return quant == ActQuant::kFp8Block128 || quant == ActQuant::kFp8Block128AnyScale; }
 
 struct LinearArgs {
   const void* x = nullptr;

@@ -1,10 +1,10 @@
 // The reference: plain loops in the order of linear.h.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "base/numeric.h"
 #include "kernels/linear/linear_internal.h"
+#include "kernels/vector_math/vector_math.h"
 
 namespace weft {
 namespace {
@@ -34,8 +34,8 @@ float absmax(const float* x, int64_t n, float least) {
   return least;
 }
 
-void quantise_fp8(float* x, int64_t n) {
-  const float scale = e4m3_block_scale(absmax(x, n, kE4m3LeastAbsmax));
+void quantise_fp8(float* x, int64_t n, E4m3Scale kind) {
+  const float scale = e4m3_block_scale(absmax(x, n, kE4m3LeastAbsmax), kind);
   for (int64_t i = 0; i < n; ++i) x[i] = e4m3_round_trip(x[i], scale);
 }
 
@@ -54,15 +54,13 @@ float block_sum(const WeightMatrix& w, int64_t row, const float* x, int64_t begi
   return lane_tree(lane);
 }
 
-float no_subnormal(float v) { return std::fabs(v) < std::numeric_limits<float>::min() ? std::copysign(0.0f, v) : v; }
-
 float block_sum_bf16(const WeightMatrix& w, int64_t row, const float* x, int64_t begin, int64_t end) {
   float lane[kLanes] = {};
   for (int64_t j = 0; j < kLanes; ++j) {
     for (int64_t step = 0; step < (end - begin) / (2 * kLanes); ++step) {
       const FeaturePair pair = pair_of(w.dtype, j, step);
       for (int64_t i : {begin + pair.second, begin + pair.first}) {
-        lane[j] = no_subnormal(std::fma(no_subnormal(weight_value(w, row, i)), no_subnormal(x[i]), lane[j]));
+        lane[j] = fma_no_subnormals(weight_value(w, row, i), x[i], lane[j]);
       }
     }
   }
@@ -160,8 +158,9 @@ float weight_value(const WeightMatrix& w, int64_t row, int64_t k) {
 
 void convert_row_ref(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out) {
   for (int64_t i = 0; i < k; ++i) out[i] = element(x, dtype, i);
-  if (act_quant != ActQuant::kFp8Block128) return;
-  for (int64_t begin = 0; begin < k; begin += kFp8Block) quantise_fp8(out + begin, std::min(kFp8Block, k - begin));
+  if (!is_fp8(act_quant)) return;
+  const E4m3Scale kind = act_quant == ActQuant::kFp8Block128 ? E4m3Scale::kPowerOfTwo : E4m3Scale::kAny;
+  for (int64_t begin = 0; begin < k; begin += kFp8Block) quantise_fp8(out + begin, std::min(kFp8Block, k - begin), kind);
 }
 
 float dot_ref(const WeightMatrix& w, int64_t row, const float* x, int64_t k_blocks) {

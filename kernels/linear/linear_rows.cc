@@ -53,11 +53,11 @@ F16 round_e4m3(F16 v) {
   return f_select_nan(v, v, as_f(i_or(as_i(rounded), sign)));
 }
 
-void quantise_fp8(float* x, int64_t n) {
+void quantise_fp8(float* x, int64_t n, bool any_scale) {
   const float wanted = absmax(x, n, kFp8MinAbsmax) * (1.0f / kFp8Max);
   const uint32_t bits = __builtin_bit_cast(uint32_t, wanted);
   const uint32_t exponent = (bits >> 23) + ((bits & 0x7fffffu) != 0 ? 1 : 0);
-  const F16 scale = f_set(__builtin_bit_cast(float, exponent << 23));
+  const F16 scale = f_set(any_scale ? wanted : __builtin_bit_cast(float, exponent << 23));
   for (int64_t i = 0; i < n; i += kVector) {
     const int64_t count = at_most(kVector, n - i);
     const F16 v = f_div(f_load_first(x + i, count), scale);
@@ -71,8 +71,9 @@ void quantise_fp8(float* x, int64_t n) {
 void WEFT_ISA_NAME(linear_convert_row)(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out);
 void WEFT_ISA_NAME(linear_convert_row)(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out) {
   load_row(x, dtype, k, out);
-  if (act_quant != ActQuant::kFp8Block128) return;
-  for (int64_t begin = 0; begin < k; begin += kFp8Block) quantise_fp8(out + begin, at_most(kFp8Block, k - begin));
+  if (act_quant != ActQuant::kFp8Block128 && act_quant != ActQuant::kFp8Block128AnyScale) return;
+  const bool any_scale = act_quant == ActQuant::kFp8Block128AnyScale;
+  for (int64_t begin = 0; begin < k; begin += kFp8Block) quantise_fp8(out + begin, at_most(kFp8Block, k - begin), any_scale);
 }
 
 void WEFT_ISA_NAME(linear_pack_rows)(const float* x, int64_t x_stride, int64_t rows, const PackLayout& layout,

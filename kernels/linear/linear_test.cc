@@ -97,7 +97,7 @@ TEST(linear, weights_at_odd_addresses) {
 }
 
 TEST(linear, activation_quantisation) {
-  for (ActQuant act_quant : {ActQuant::kFp8Block128}) {
+  for (ActQuant act_quant : {ActQuant::kFp8Block128, ActQuant::kFp8Block128AnyScale}) {
     for (Values values : {Values::kUsual, Values::kAnyCode}) {
       for (DType dtype : {DType::kF32, DType::kBF16}) {
         for (int64_t k : {60, 128, 320}) {
@@ -120,22 +120,26 @@ TEST(linear, activation_quantisation) {
 TEST(linear, activation_quantisation_example) {
   const float x[] = {3.0f, 0.10009766f, -0.00099945f, 1.0e-5f};
   const float want[] = {3.0f, 0.1015625f, -0.00097656f, 0x1p-16f};  // 2^-9 * 2^-7
+  const float want_any[] = {3.0f, 3.0f * 15 / 448, -3.0f * 0x1.4p-3f / 448, 3.0f * 0x1p-9f / 448};  // of 14.95, 0.149, 0.0015
   const float identity[16] = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
   for (const auto& variant : linear_variants()) {
     if (variant.isa > max_isa()) continue;
-    float y[4] = {kNan, kNan, kNan, kNan};
-    LinearArgs args;
-    args.x = x;
-    args.x_stride = args.y_stride = 4;
-    args.num_rows = 1;
-    args.w = {DType::kF32, identity, 4, 4};
-    args.act_quant = ActQuant::kFp8Block128;
-    args.y = y;
-    Bytes scratch(linear_scratch_bytes(1, 4, 4, 1, DType::kF32, 1), 0);
-    args.scratch = scratch.data;
-    ThreadPool pool(1);
-    variant.run(args, pool);
-    for (int i = 0; i < 4; ++i) EXPECT_NEAR(y[i], want[i], 1e-8f) << variant.name << " " << i;
+    for (const ActQuant act_quant : {ActQuant::kFp8Block128, ActQuant::kFp8Block128AnyScale}) {
+      float y[4] = {kNan, kNan, kNan, kNan};
+      LinearArgs args;
+      args.x = x;
+      args.x_stride = args.y_stride = 4;
+      args.num_rows = 1;
+      args.w = {DType::kF32, identity, 4, 4};
+      args.act_quant = act_quant;
+      args.y = y;
+      Bytes scratch(linear_scratch_bytes(1, 4, 4, 1, DType::kF32, 1), 0);
+      args.scratch = scratch.data;
+      ThreadPool pool(1);
+      variant.run(args, pool);
+      const float* wanted = act_quant == ActQuant::kFp8Block128 ? want : want_any;
+      for (int i = 0; i < 4; ++i) EXPECT_NEAR(y[i], wanted[i], 1e-8f + 1e-6f * std::fabs(wanted[i])) << variant.name << " " << i;
+    }
   }
 }
 

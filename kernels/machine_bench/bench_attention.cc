@@ -22,6 +22,7 @@ Status sparse_attention_rows(BenchRunner& runner, const BenchModel& model, DType
   row.shape = fmt::format("M={} {} heads x {}, {} + {} keys, {}", num_rows, heads, kHeadDim, picks, window, model.name);
   row.dtype = fmt::format("{} x {}", short_name(dtype), short_name(dtype));
   row.limit = BenchLimit::kF32Flops;
+  if (dtype == DType::kBF16 && runner.isa() >= Isa::kAvx512Bf16) row.path = ComputePath::kBf16Dot;
   row.bar = num_rows > 1 ? kBar : 0;
   row.flops = 4.0 * static_cast<double>(num_rows * heads * kHeadDim) * static_cast<double>(keys);
   row.bytes = static_cast<double>(element_bytes(dtype)) * static_cast<double>(num_rows * kHeadDim * (2 * heads + keys));

@@ -10,8 +10,13 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kHidden = 6144, kHeads = 64, kLatent = 512, kRope = 64, kTopK = 2048;
-constexpr int64_t kIndexHeads = 32, kIndexDim = 128;
+constexpr int64_t kHidden = 6144, kLatent = 512, kRope = 64, kTopK = 2048, kIndexDim = 128;
+
+struct Heads {
+  std::string_view model;
+  int64_t attention, index;
+};
+constexpr Heads kGlm5{"glm-5", 64, 32}, kDeepseekV32{"deepseek-v3.2", 128, 64};
 
 struct Matrix {
   std::string_view name;
@@ -68,24 +73,26 @@ Status int8_linear(BenchRunner& runner, const Matrix& matrix, int64_t num_rows) 
 }
 
 // Prefill rows, each over its own picks from a long cache.
-Status absorbed_attention(BenchRunner& runner, DType dtype, int64_t num_rows) {
+Status absorbed_attention(BenchRunner& runner, const Heads& model, DType dtype, int64_t num_rows) {
+  const int64_t heads = model.attention;
   constexpr int64_t kEntries = 65536, kKey = kLatent + kRope;
   KernelBenchResult row;
   row.kernel = "sparse attention";
-  row.shape = fmt::format("M={} {} heads x {}/{}, {} keys, glm-5", num_rows, kHeads, kKey, kLatent, kTopK);
+  row.shape = fmt::format("M={} {} heads x {}/{}, {} keys, {}", num_rows, heads, kKey, kLatent, kTopK, model.model);
   row.dtype = fmt::format("{} x {}", short_name(dtype), short_name(dtype));
   row.limit = BenchLimit::kF32Flops;
+  if (dtype == DType::kBF16 && runner.isa() >= Isa::kAvx512Bf16) row.path = ComputePath::kBf16Dot;
   row.bar = 0.6;
-  row.flops = 2.0 * static_cast<double>(num_rows * kHeads * (kKey + kLatent)) * kTopK;
-  row.bytes = static_cast<double>(element_bytes(dtype) * num_rows * (kHeads * (kKey + kLatent) + kTopK * kKey));
-  const int64_t row_bytes = kKey * element_bytes(dtype), q_bytes = kHeads * row_bytes;
-  const int64_t out_bytes = kHeads * kLatent * element_bytes(dtype);
+  row.flops = 2.0 * static_cast<double>(num_rows * heads * (kKey + kLatent)) * kTopK;
+  row.bytes = static_cast<double>(element_bytes(dtype) * num_rows * (heads * (kKey + kLatent) + kTopK * kKey));
+  const int64_t row_bytes = kKey * element_bytes(dtype), q_bytes = heads * row_bytes;
+  const int64_t out_bytes = heads * kLatent * element_bytes(dtype);
   if (!runner.wants(row, kEntries * row_bytes)) return {};
 
   WEFT_ASSIGN_OR_RETURN(const Buffer cache, runner.filled(fill_pattern(dtype), kEntries * row_bytes));
   WEFT_ASSIGN_OR_RETURN(const Buffer q, runner.filled(fill_pattern(dtype), num_rows * q_bytes));
   WEFT_ASSIGN_OR_RETURN(const Buffer out, runner.scratch(num_rows * out_bytes));
-  const int64_t scratch_bytes = (sparse_attention_scratch_bytes(kHeads, kKey) + 63) / 64 * 64;
+  const int64_t scratch_bytes = (sparse_attention_scratch_bytes(heads, kKey) + 63) / 64 * 64;
   WEFT_ASSIGN_OR_RETURN(const Buffer scratch, runner.scratch(scratch_bytes * runner.pool().size()));
   std::vector<const void*> lists(num_rows * kTopK);
   uint64_t random = 1;
@@ -103,7 +110,7 @@ Status absorbed_attention(BenchRunner& runner, DType dtype, int64_t num_rows) {
                 .out = out.data() + t * out_bytes,
                 .dtype = dtype,
                 .kv_dtype = dtype,
-                .num_heads = kHeads,
+                .num_heads = heads,
                 .head_dim = kKey,
                 .value_dim = kLatent,
                 .keys = std::span(lists).subspan(t * kTopK, kTopK),
@@ -119,13 +126,14 @@ Status absorbed_attention(BenchRunner& runner, DType dtype, int64_t num_rows) {
 
 Status bench_glm(BenchRunner& runner) {
   // Keys are what --dtype bf16 caches after any norm: no grid that integers could hold, so arithmetic may be the limit.
-  constexpr IndexShape kIndex{"glm-5", 131072, 256, kIndexHeads, kIndexDim, kTopK};
+  const auto index = [](const Heads& model) { return IndexShape{model.model, 131072, 256, model.index, kIndexDim, kTopK}; };
   for (const Matrix& matrix : kMatrices) {
     for (const int64_t m : {1, 4, 512}) WEFT_RETURN_IF_ERROR(int8_linear(runner, matrix, m));
   }
-  for (const DType dtype : {DType::kBF16, DType::kF32}) WEFT_RETURN_IF_ERROR(absorbed_attention(runner, dtype, 64));
-  for (const DType dtype : {DType::kBF16, DType::kF32}) WEFT_RETURN_IF_ERROR(bench_index(runner, kIndex, dtype, IndexValues::kAny));
-  return {};
+  for (const DType dtype : {DType::kBF16, DType::kF32}) WEFT_RETURN_IF_ERROR(absorbed_attention(runner, kGlm5, dtype, 64));
+  for (const DType dtype : {DType::kBF16, DType::kF32}) WEFT_RETURN_IF_ERROR(bench_index(runner, index(kGlm5), dtype, IndexValues::kAny));
+  WEFT_RETURN_IF_ERROR(absorbed_attention(runner, kDeepseekV32, DType::kBF16, 64));
+  return bench_index(runner, index(kDeepseekV32), DType::kBF16, IndexValues::kAny);
 }
 
 }  // namespace weft

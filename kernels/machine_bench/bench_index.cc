@@ -47,6 +47,8 @@ Status bench_index(BenchRunner& runner, const IndexShape& shape, DType dtype, In
     row.dtype += ", FP4 values";
     row.bar = kBar;
     if (runner.isa() >= Isa::kAvx512Vbmi) row.path = ComputePath::kInt8Dot;
+  } else if (dtype == DType::kBF16 && runner.isa() >= Isa::kAvx512Bf16) {
+    row.path = ComputePath::kBf16Dot;
   }
   row.flops = 2.0 * static_cast<double>(shape.entries * shape.heads * (shape.dim + 1));
   row.bytes = static_cast<double>(shape.entries * shape.dim * element_bytes(dtype));

@@ -4,6 +4,7 @@
 //
 //   kFp8  per block: a = max(absmax, 1e-4); s = smallest power of two >= fp32(a * fp32(1/448));
 //         y = A(e4m3(clamp(x/s, +-448)) * s)                                    deepseek_v4.md 2.5.6, 5.3
+//   kFp8AnyScale  the same with s = fp32(a * fp32(1/448))                         glm_moe_dsa.md 2.8
 //   kFp4  per block: a = max(absmax, 6 * 2^-126); s = smallest power of two >= fp32(a * fp32(1/6));
 //         y = A(e2m1(clamp(x/s, +-6)) * s)                                      deepseek_v4.md 2.6
 //
@@ -25,7 +26,7 @@ namespace weft {
 
 constexpr int64_t kMaxQuantiseSpan = 1024;
 
-enum class QuantFormat { kFp8, kFp4 };
+enum class QuantFormat { kFp8, kFp4, kFp8AnyScale };
 
 struct QuantiseArgs {
   const void* x = nullptr;

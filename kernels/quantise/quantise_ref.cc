@@ -14,10 +14,11 @@ float e2m1_round_trip(float x, float scale) {
 }
 
 void quantise_block(const QuantiseArgs& args, int64_t y0, int64_t begin, int64_t end, const float* v) {
-  const bool fp8 = args.format == QuantFormat::kFp8;
+  const bool fp8 = args.format != QuantFormat::kFp4;
+  const E4m3Scale kind = args.format == QuantFormat::kFp8 ? E4m3Scale::kPowerOfTwo : E4m3Scale::kAny;
   float absmax = fp8 ? kE4m3LeastAbsmax : kE2m1LeastAbsmax;
   for (int64_t i = begin; i < end; ++i) absmax = std::max(absmax, std::fabs(v[i - begin]));
-  const float scale = fp8 ? e4m3_block_scale(absmax) : power_of_two_above(absmax * (1.0f / kE2m1Max));
+  const float scale = fp8 ? e4m3_block_scale(absmax, kind) : power_of_two_above(absmax * (1.0f / kE2m1Max));
   for (int64_t i = begin; i < end; ++i) {
     const float x = v[i - begin];
     store_element(args.y, args.dtype, y0 + i, fp8 ? e4m3_round_trip(x, scale) : e2m1_round_trip(x, scale));

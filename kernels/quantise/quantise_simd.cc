@@ -32,13 +32,19 @@ inline float inverse_of_power_of_two(float x) {
   return __builtin_bit_cast(float, (254u << 23) - __builtin_bit_cast(uint32_t, x));
 }
 
-template <class T>
+template <bool kAnyScale, class T>
 inline void quantise_block(const T* x, T* y, int64_t count, const Grid& grid) {
   Lanes largest = all(grid.min_absmax);
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) largest = max(largest, magnitude(load(x + i)));
   if (i < count) largest = max(largest, magnitude(load_first(x + i, count - i)));
-  const float s = power_of_two_at_least(max_of_lanes(largest) * grid.inverse_max);
+  const float exact = max_of_lanes(largest) * grid.inverse_max;
+  if constexpr (kAnyScale) {
+    const Lanes scale = all(exact);
+    for_lanes(count, y, [&](int64_t k, auto get) { return mul(round_to_grid(div(get(x + k), scale), grid), scale); });
+    return;
+  }
+  const float s = power_of_two_at_least(exact);
   const Lanes scale = all(s), inverse = all(inverse_of_power_of_two(s));
   for_lanes(count, y, [&](int64_t k, auto get) { return mul(round_to_grid(mul(get(x + k), inverse), grid), scale); });
 }
@@ -98,7 +104,7 @@ inline void hadamard(const T* x, T* y, int64_t width) {
 
 template <class T>
 void quantise(const QuantiseArgs& args) {
-  const Grid& grid = args.format == QuantFormat::kFp8 ? kE4m3Grid : kE2m1Grid;
+  const Grid& grid = args.format == QuantFormat::kFp4 ? kE2m1Grid : kE4m3Grid;
   for (int64_t row = 0; row < args.num_rows; ++row) {
     const T* x = static_cast<const T*>(args.x) + row * args.x_stride;
     T* y = static_cast<T*>(args.y) + row * args.y_stride;
@@ -111,7 +117,11 @@ void quantise(const QuantiseArgs& args) {
     }
     for (int64_t begin = args.begin; begin < args.end; begin += args.block) {
       const int64_t count = begin + args.block < args.end ? args.block : args.end - begin;
-      quantise_block(x + begin, y + begin, count, grid);
+      if (args.format == QuantFormat::kFp8AnyScale) {
+        quantise_block<true>(x + begin, y + begin, count, grid);
+      } else {
+        quantise_block<false>(x + begin, y + begin, count, grid);
+      }
     }
   }
 }

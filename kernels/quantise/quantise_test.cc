@@ -28,6 +28,10 @@ TEST(Quantise, WorkedExamples) {
       {QuantFormat::kFp8, {7.1f, 6.4f}, {7.0f, 6.5f}},                      // scale 2^-5, steps of 0.5
       {QuantFormat::kFp8, {1e-4f, 5e-5f, 0}, {9.9182e-5f, 4.9591e-5f, 0}},  // scale 2^-22
       {QuantFormat::kFp8, {0, 0, 0}, {0, 0, 0}},
+      {QuantFormat::kFp8AnyScale, {5.0f, 2.5f, 0.1f}, {5.0f, 2.5f, 0.1004464f}},  // codes 448, 224, 9 (8.96 rounded)
+      {QuantFormat::kFp8AnyScale, {7.1f, 6.4f}, {7.1f, 6.5928571f}},             // 403.8 rounds to 416
+      {QuantFormat::kFp8AnyScale, {1e-4f, 5e-5f, 0}, {1e-4f, 5e-5f, 0}},
+      {QuantFormat::kFp8AnyScale, {0, 0, 0}, {0, 0, 0}},
       {QuantFormat::kFp4, {0, 0}, {0, 0}},
       {QuantFormat::kFp4, {6, 4.9f, 5.0f, 5.1f, -2.5f, -3.5f, 0.75f}, {6, 4, 4, 6, -2, -4, 1}},
   };
@@ -58,8 +62,8 @@ TEST(Quantise, WorkedExamples) {
 TEST(Quantise, EveryPlaceOfTheGrid) {
   for (const auto& variant : quantise_variants()) {
     if (variant.isa > max_isa()) continue;
-    for (const QuantFormat format : {QuantFormat::kFp8, QuantFormat::kFp4}) {
-      const float max = format == QuantFormat::kFp8 ? 448.0f : 6.0f;
+    for (const QuantFormat format : {QuantFormat::kFp8, QuantFormat::kFp8AnyScale, QuantFormat::kFp4}) {
+      const float max = format == QuantFormat::kFp4 ? 6.0f : 448.0f;
       std::vector<float> x, y;
       for (float v = max; v > 1e-5f; v *= 0.9993f) x.push_back(x.size() % 2 == 0 ? v : -v);
       for (int code = 0; code < 127; ++code) {  // the grid, its midpoints, and the numbers beside them
@@ -92,7 +96,7 @@ TEST(Quantise, EveryPlaceOfTheGrid) {
                    .format = format});
       for (size_t i = 0; i < x.size(); ++i) {
         const float expected =
-            format == QuantFormat::kFp8 ? e4m3_to_float(float_to_e4m3(x[i])) : e2m1_to_float(float_to_e2m1(x[i]));
+            format == QuantFormat::kFp4 ? e2m1_to_float(float_to_e2m1(x[i])) : e4m3_to_float(float_to_e4m3(x[i]));
         ASSERT_EQ(std::bit_cast<uint32_t>(y[i]), std::bit_cast<uint32_t>(expected)) << variant.name << " x = " << x[i];
       }
     }
@@ -145,7 +149,7 @@ TEST(Quantise, VariantsEqualTheReference) {
     if (variant.isa > max_isa()) continue;
     for (const DType dtype : kFloatTypes) {
       for (const Case& c : kCases) {
-        for (const QuantFormat format : {QuantFormat::kFp8, QuantFormat::kFp4}) {
+        for (const QuantFormat format : {QuantFormat::kFp8, QuantFormat::kFp8AnyScale, QuantFormat::kFp4}) {
           for (const float scale : {1.0f, 1e-6f, 1e4f, 1e-37f}) {
             const int64_t stride = c.width + 5, count = c.rows * stride;
             TestArray x(dtype, count, c.offset), expected(dtype, count), y(dtype, count, c.offset);

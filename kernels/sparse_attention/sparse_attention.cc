@@ -14,6 +14,7 @@ float log_sum_exp(float max, float den) { return max + std::log(den); }
 
 std::span<const KernelVariant<SparseAttentionFn>> sparse_attention_variants() {
   static constexpr KernelVariant<SparseAttentionFn> kVariants[] = {
+      {"avx512_bf16", Isa::kAvx512Bf16, sparse_attention_avx512_bf16},
       {"avx512", Isa::kAvx512, sparse_attention_avx512},
       {"avx2", Isa::kAvx2, sparse_attention_avx2},
       {"ref", Isa::kScalar, sparse_attention_ref},

@@ -17,7 +17,9 @@
 // block of empty columns changes nothing. P rounds to bf16 when A is BF16 and is the identity for F32; the denominator
 // adds the unrounded values, columns ascending.
 // Scores: 16-lane sums of kernels/linear over head_dim, times scale. Values: out[h,d] starts at 0, one fma per column
-// in ascending order. At the end den += exp(sink - M), then out / den. exp by kernels/vector_math.
+// in ascending order. avx512_bf16 has bits of its own where q and keys are BF16 and both dims are multiples of 16: scores are
+// dot_bf16_pairs, values are added by fma_no_subnormals (kernels/vector_math), and a block with an odd number of keys ends with one
+// more of zeros and of probability 0. At the end den += exp(sink - M), then out / den. exp by kernels/vector_math.
 // A row without keys gives zeros. The bits depend neither on the number of heads nor on other rows.
 // Sources: deepseek_v4.md 2.5.7; glm_moe_dsa.md 2.6 (absorbed form).
 #pragma once

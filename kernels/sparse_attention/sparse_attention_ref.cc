@@ -28,9 +28,9 @@ void write_out(const SparseAttentionArgs& args, int64_t h, const float* acc, flo
   }
 }
 
-}  // namespace
-
-void sparse_attention_ref(const SparseAttentionArgs& args) {
+void attend(const SparseAttentionArgs& args, bool pairs) {
+  const auto dot = pairs ? dot_bf16_pairs : dot_f32;
+  const auto add = [pairs](float p, float value, float sum) { return pairs ? fma_no_subnormals(p, value, sum) : std::fma(p, value, sum); };
   const AttentionScratch layout(args.num_heads, args.head_dim);
   float* const scratch = reinterpret_cast<float*>(args.scratch);
   float* const q = scratch + layout.q;
@@ -54,7 +54,7 @@ void sparse_attention_ref(const SparseAttentionArgs& args) {
         if (args.keys[column] == nullptr) continue;
         float* const key = keys + n * layout.row_pitch;
         to_f32(args.keys[column], args.kv_dtype, 0, head_dim, key);
-        score[n] = dot_f32(q, key, head_dim) * args.scale;
+        score[n] = dot(q, key, head_dim) * args.scale;
         block_max = score[n] > block_max ? score[n] : block_max;
         ++n;
       }
@@ -70,7 +70,10 @@ void sparse_attention_ref(const SparseAttentionArgs& args) {
         den += e;
         const float p = args.dtype == DType::kBF16 ? round_bf16(e) : e;
         const float* const value = keys + i * layout.row_pitch;
-        for (int64_t d = 0; d < value_dim; ++d) acc[d] = std::fma(p, value[d], acc[d]);
+        for (int64_t d = 0; d < value_dim; ++d) acc[d] = add(p, value[d], acc[d]);
+      }
+      if (pairs && n % 2 == 1) {
+        for (int64_t d = 0; d < value_dim; ++d) acc[d] = add(0, 0, acc[d]);
       }
     }
 
@@ -83,5 +86,11 @@ void sparse_attention_ref(const SparseAttentionArgs& args) {
     write_out(args, h, acc, den);
   }
 }
+
+}  // namespace
+
+void sparse_attention_ref(const SparseAttentionArgs& args) { attend(args, false); }
+
+void sparse_attention_bf16_ref(const SparseAttentionArgs& args) { attend(args, takes_bf16_pairs(args)); }
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// Compiled once per level. Bits of sparse_attention_ref: scores by tiles of canonical dot products, softmax with lanes
+// Compiled once per level. Bits of sparse_attention_ref, or with vdpbf16ps of sparse_attention_bf16_ref: scores by tiles of canonical dot products, softmax with lanes
 // along the heads, values by tiles of heads x features that stay in registers over the columns of a block.
 #include "kernels/sparse_attention/sparse_attention_impl.h"
 #include "kernels/vector_math/dot_tile-inl.h"
@@ -21,6 +21,9 @@ template <class Key>
 struct Block {
   const Key* rows[kAttentionBlock];
   int64_t n = 0;
+
+  Vector value(int64_t column, int64_t d) const { return load(rows[column] + d); }
+  static Vector add(Vector probability, Vector value, Vector sum) { return fma(probability, value, sum); }
 };
 
 template <class Key>
@@ -150,8 +153,8 @@ void block_softmax(const Softmax& s) {
 
 // acc[h][d..] = acc[h][d..] * factor[h] + sum_n p[n][h] * value_n[d..], for NH heads and NV vectors of features. `p`,
 // `factor` and `acc` point to the first head, `acc` also to the first feature.
-template <int NH, int NV, class Key>
-inline void value_tile(const Block<Key>& block, int64_t d, const float* p, int64_t head_pitch, const float* factor,
+template <int NH, int NV, class Columns>
+inline void value_tile(const Columns& block, int64_t d, const float* p, int64_t head_pitch, const float* factor,
                        float* acc, int64_t value_dim) {
   Vector sum[NH][NV];
   for (int i = 0; i < NH; ++i) {
@@ -160,10 +163,10 @@ inline void value_tile(const Block<Key>& block, int64_t d, const float* p, int64
   }
   for (int64_t n = 0; n < block.n; ++n) {
     Vector value[NV];
-    for (int j = 0; j < NV; ++j) value[j] = in_register(load(block.rows[n] + d + j * kLanes));
+    for (int j = 0; j < NV; ++j) value[j] = in_register(block.value(n, d + j * kLanes));
     for (int i = 0; i < NH; ++i) {
       const Vector probability = set1(p[n * head_pitch + i]);
-      for (int j = 0; j < NV; ++j) sum[i][j] = fma(probability, value[j], sum[i][j]);
+      for (int j = 0; j < NV; ++j) sum[i][j] = Columns::add(probability, value[j], sum[i][j]);
     }
   }
   for (int i = 0; i < NH; ++i) {
@@ -172,8 +175,8 @@ inline void value_tile(const Block<Key>& block, int64_t d, const float* p, int64
 }
 
 // All heads of one strip of NV vectors of features.
-template <int NV, class Key>
-void value_strip(const Block<Key>& block, int64_t d, const float* p, int64_t head_pitch, const float* factor,
+template <int NV, class Columns>
+void value_strip(const Columns& block, int64_t d, const float* p, int64_t head_pitch, const float* factor,
                  float* acc, int64_t num_heads, int64_t value_dim) {
   int64_t h = 0;
   for (; h + kValueHeads <= num_heads; h += kValueHeads) {
@@ -194,8 +197,8 @@ void value_strip(const Block<Key>& block, int64_t d, const float* p, int64_t hea
   }
 }
 
-template <class Key>
-void block_values(const Block<Key>& block, const float* p, int64_t head_pitch, const float* factor, float* acc,
+template <class Columns>
+void block_values(const Columns& block, const float* p, int64_t head_pitch, const float* factor, float* acc,
                   int64_t num_heads, int64_t value_dim) {
   int64_t d = 0;
   for (; d + kValueVectors * kLanes <= value_dim; d += kValueVectors * kLanes) {
@@ -203,6 +206,96 @@ void block_values(const Block<Key>& block, const float* p, int64_t head_pitch, c
   }
   for (; d < value_dim; d += kLanes) value_strip<1>(block, d, p, head_pitch, factor, acc, num_heads, value_dim);
 }
+
+#ifdef __AVX512BF16__
+
+// q_pairs[k / 2][h] = features k, k + 1 of head h; 0 beyond the last head.
+inline void pack_queries(const uint16_t* q, int64_t num_heads, int64_t head_dim, int64_t pitch, uint32_t* q_pairs) {
+  for (int64_t k = 0; k < head_dim; k += 2, q_pairs += pitch) {
+    for (int64_t h = 0; h < pitch; ++h) q_pairs[h] = h < num_heads ? pair_at(q + h * head_dim + k) : 0;
+  }
+}
+
+// scores[n][h] of NV vectors of heads and NC columns.
+template <int NV, int NC>
+inline void pair_score_tile(const float* q_pairs, int64_t pitch, int64_t head_dim, const uint16_t* const* rows, float* scores,
+                            int64_t head_pitch) {
+  const uint16_t* row[NC];
+  for (int c = 0; c < NC; ++c) row[c] = rows[c];
+  Vector sum[NC][NV];
+  for (auto& column : sum) {
+    for (Vector& s : column) s = zero();
+  }
+  for (int64_t k = 0; k < head_dim; k += 2, q_pairs += pitch) {
+    Vector query[NV];
+    for (int v = 0; v < NV; ++v) query[v] = in_register(load(q_pairs + v * kLanes));
+    for (int c = 0; c < NC; ++c) {
+      const Vector key = set1_pair(row[c] + k);
+      for (int v = 0; v < NV; ++v) sum[c][v] = add_pairs(key, query[v], sum[c][v]);
+    }
+  }
+  for (int c = 0; c < NC; ++c) {
+    for (int v = 0; v < NV; ++v) {
+      float* const p = scores + c * head_pitch + v * kLanes;
+      head_pitch < kLanes ? store_part(p, sum[c][v], head_pitch) : store(p, sum[c][v]);
+    }
+  }
+}
+
+// scores[n][h] = <q_h, key_n>
+inline void pair_scores(const float* q_pairs, int64_t pitch, int64_t head_dim, const Block<uint16_t>& block, float* scores,
+                        int64_t head_pitch) {
+  constexpr int kColumns = 8;
+  const auto columns = [&]<int NV>(int64_t h) {
+    int64_t n = 0;
+    for (; n + kColumns <= block.n; n += kColumns) {
+      pair_score_tile<NV, kColumns>(q_pairs + h, pitch, head_dim, block.rows + n, scores + n * head_pitch + h, head_pitch);
+    }
+    for (; n < block.n; ++n) {
+      pair_score_tile<NV, 1>(q_pairs + h, pitch, head_dim, block.rows + n, scores + n * head_pitch + h, head_pitch);
+    }
+  };
+  int64_t h = 0;
+  for (; h + 2 * kLanes <= pitch; h += 2 * kLanes) columns.template operator()<2>(h);
+  if (h < pitch) columns.template operator()<1>(h);
+}
+
+// Columns n, n + 1 as one: pairs whose high halves, which vdpbf16ps takes first, are of column n.
+struct PairBlock {
+  const float* pairs;
+  int64_t pitch, n;
+
+  Vector value(int64_t column, int64_t d) const { return load(pairs + column * pitch + d); }
+  static Vector add(Vector probabilities, Vector values, Vector sum) { return add_pairs(probabilities, values, sum); }
+};
+
+inline PairBlock pack_values(const Block<uint16_t>& block, int64_t value_dim, float* pairs, int64_t pitch) {
+  for (int64_t n = 0; n < block.n; n += 2) {
+    float* const out = pairs + n / 2 * pitch;
+    for (int64_t d = 0; d < value_dim; d += kLanes) {
+      const __m512i first = _mm512_castps_si512(load(block.rows[n] + d));
+      if (n + 1 == block.n) {
+        store(out + d, _mm512_castsi512_ps(first));
+        continue;
+      }
+      const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block.rows[n + 1] + d));
+      store(out + d, _mm512_castsi512_ps(_mm512_or_si512(first, _mm512_cvtepu16_epi32(second))));
+    }
+  }
+  return {pairs, pitch, (block.n + 1) / 2};
+}
+
+// Rounded probabilities [n][head_pitch] in place to those of column pairs [n / 2][head_pitch].
+inline void pack_probabilities(float* p, int64_t columns, int64_t head_pitch) {
+  for (int64_t n = 0; n < columns; n += 2) {
+    for (int64_t h = 0; h < head_pitch; ++h) {
+      const uint32_t second = n + 1 < columns ? __builtin_bit_cast(uint32_t, p[(n + 1) * head_pitch + h]) >> 16 : 0;
+      p[n / 2 * head_pitch + h] = __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, p[n * head_pitch + h]) | second);
+    }
+  }
+}
+
+#endif
 
 template <class T>
 void write_out(const float* acc, const float* den, int64_t num_heads, int64_t value_dim, T* out) {
@@ -225,9 +318,20 @@ void attend(const SparseAttentionArgs& args) {
                                 sizeof(Activation) == 2, scratch + layout.max,
                                 scratch + layout.den,    scratch + layout.factor};
   Softmax softmax = softmax_of_call;
+#ifdef __AVX512BF16__
+  constexpr bool kPairs = sizeof(Activation) == 2 && sizeof(Key) == 2;
+  [[maybe_unused]] const int64_t pitch = (num_heads + kLanes - 1) / kLanes * kLanes;
+#else
+  constexpr bool kPairs = false;
+#endif
 
   const float* q;
-  if constexpr (sizeof(Activation) == 2) {
+  if constexpr (kPairs) {
+#ifdef __AVX512BF16__
+    q = scratch + layout.q;
+    pack_queries(static_cast<const uint16_t*>(args.q), num_heads, head_dim, pitch, reinterpret_cast<uint32_t*>(scratch + layout.q));
+#endif
+  } else if constexpr (sizeof(Activation) == 2) {
     float* const q_f32 = scratch + layout.q;
     const Activation* const src = static_cast<const Activation*>(args.q);
     for (int64_t i = 0; i < num_heads * head_dim; i += kLanes) store(q_f32 + i, load(src + i));
@@ -260,7 +364,15 @@ void attend(const SparseAttentionArgs& args) {
     empty = false;
     softmax.n = block.n;
 
-    if (pack) {
+    if constexpr (kPairs) {
+#ifdef __AVX512BF16__
+      pair_scores(q, pitch, head_dim, block, softmax.scores, layout.head_pitch);
+      block_softmax(softmax);
+      pack_probabilities(softmax.scores, block.n, layout.head_pitch);
+      const PairBlock pairs = pack_values(block, value_dim, packed, layout.row_pitch);
+      block_values(pairs, softmax.scores, layout.head_pitch, softmax.factor, acc, num_heads, value_dim);
+#endif
+    } else if (pack) {
       Block<float> rows;
       rows.n = block.n;
       for (int64_t n = 0; n < block.n; ++n) {

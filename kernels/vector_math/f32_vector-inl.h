@@ -69,6 +69,24 @@ constexpr int64_t kLanes = 16;
   _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << count) - 1), v);
 }
 
+#ifdef __AVX512BF16__
+
+// Pairs of bf16 values in each lane: _mm512_dpbf16_ps in place, since GCC 12 copies the accumulators of a loop around it.
+[[maybe_unused]] inline Vector add_pairs(Vector a, Vector b, Vector sum) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+  return sum;
+}
+[[maybe_unused]] inline uint32_t pair_at(const uint16_t* p) {
+  uint32_t pair;
+  __builtin_memcpy(&pair, p, sizeof(pair));
+  return pair;
+}
+[[maybe_unused]] inline Vector set1_pair(const uint16_t* p) {
+  return _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int32_t>(pair_at(p))));
+}
+
+#endif
+
 #else
 
 using Vector = __m256;

@@ -45,6 +45,17 @@ float exp_f32(float x) {
 float sigmoid_f32(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
 float silu_f32(float x) { return x / (1.0f + exp_f32(-x)); }
 
+float fma_no_subnormals(float x, float y, float sum) {
+  const auto flushed = [](float v) { return std::fabs(v) < std::numeric_limits<float>::min() ? std::copysign(0.0f, v) : v; };
+  return flushed(std::fma(flushed(x), flushed(y), sum));
+}
+
+float dot_bf16_pairs(const float* x, const float* y, int64_t n) {
+  float sum = 0;
+  for (int64_t k = 0; k < n; k += 2) sum = fma_no_subnormals(x[k], y[k], fma_no_subnormals(x[k + 1], y[k + 1], sum));
+  return sum;
+}
+
 float dot_f32(const float* x, const float* y, int64_t n) {
   constexpr int kLanes = 16;
   float lane[kLanes] = {};

@@ -109,6 +109,16 @@ TEST(VectorMath, DotAddsLanesInTheFixedTree) {
   EXPECT_EQ(dot_f32(x.data(), ones.data(), 0), 0.0f);
 }
 
+TEST(VectorMath, PairsTakeTheSecondFirst) {
+  const std::vector<float> ones(4, 1.0f);
+  EXPECT_EQ(dot_bf16_pairs(std::vector<float>{1.0f, 0x1p24f, 1.0f, 0.0f}.data(), ones.data(), 4), 0x1p24f);       // 2^24 + 1, twice
+  EXPECT_EQ(dot_bf16_pairs(std::vector<float>{0x1p24f, 1.0f, 0.0f, 1.0f}.data(), ones.data(), 4), 0x1p24f);       // 1 + 2^24, + 1
+  EXPECT_EQ(dot_bf16_pairs(std::vector<float>{1.0f, 1.0f, 0x1p24f, 0.0f}.data(), ones.data(), 4), 0x1p24f + 2.0f);
+  EXPECT_EQ(fma_no_subnormals(0x1p-127f, 4.0f, 0.0f), 0.0f);
+  EXPECT_EQ(fma_no_subnormals(0x1p-80f, 0x1p-80f, 0x1p-126f), 0x1p-126f);
+  EXPECT_EQ(fma_no_subnormals(0x1p-64f, 0x1p-64f, 0.0f), 0.0f);
+}
+
 TEST(VectorMath, AnyLengthInPlace) {
   for (const auto& variant : vector_math_variants()) {
     if (variant.isa > max_isa()) continue;

@@ -110,7 +110,7 @@ class Builder {
     if (!options_.mode.act_quant) return ActQuant::kNone;
     switch (format_of(w)) {
       case WeightFormat::kPlain: return ActQuant::kNone;
-      case WeightFormat::kFp8: return ActQuant::kFp8Block128;
+      case WeightFormat::kFp8: return c_.scale_ue8m0 ? ActQuant::kFp8Block128 : ActQuant::kFp8Block128AnyScale;
       case WeightFormat::kInt8Dynamic: return ActQuant::kInt8PerRow;
       case WeightFormat::kInt8Static: return ActQuant::kInt8Static;
     }
@@ -186,7 +186,8 @@ class Builder {
   }
 
   ValueId quantise(ValueId x, int64_t end, bool hadamard, const std::string& name) {
-    return quantises_fp8() ? g_.add(Quantise{QuantFormat::kFp8, 0, end, kQuantBlock, hadamard}, {x}, name) : x;
+    const QuantFormat format = c_.scale_ue8m0 ? QuantFormat::kFp8 : QuantFormat::kFp8AnyScale;
+    return quantises_fp8() ? g_.add(Quantise{format, 0, end, kQuantBlock, hadamard}, {x}, name) : x;
   }
 
   // One decoder layer: attention and feed-forward, each added to the stream.

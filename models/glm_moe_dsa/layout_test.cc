@@ -187,6 +187,37 @@ TEST(GlmLayoutGraph, MovesOfALayer) {
   EXPECT_EQ(width("layers.7.kv_rope"), 576);
 }
 
+// glm_moe_dsa.md 2.8: activations have power-of-two scales where the config's scale_fmt says so, else scales of any value.
+TEST(GlmGraph, ScalesOfQuantisedActivations) {
+  const struct {
+    const char* config;
+    ActQuant linear;
+    QuantFormat latents;
+  } cases[] = {{"deepseek-v3.2", ActQuant::kFp8Block128, QuantFormat::kFp8}, {"glm-5.2-fp8", ActQuant::kFp8Block128AnyScale, QuantFormat::kFp8AnyScale}};
+  for (const auto& c : cases) {
+    const auto model = published(c.config);
+    GraphOptions options = options_of(*model, 8);
+    options.mode = {DType::kBF16, true};
+    const auto graph = model->build(options);
+    ASSERT_TRUE(graph.ok()) << graph.status().message();
+    const auto op_of = [&](const char* name) {
+      const auto at = std::find_if(graph->nodes().begin(), graph->nodes().end(),
+                                   [&](const Node& node) { return !node.out.empty() && graph->value(node.out[0]).name == name; });
+      return at == graph->nodes().end() ? Op{} : at->op;
+    };
+    for (const char* name : {"layers.0.q_a", "layers.0.o", "layers.6.shared.down_proj"}) {
+      const Op op = op_of(name);
+      ASSERT_TRUE(std::holds_alternative<Linear>(op)) << name;
+      EXPECT_EQ(std::get<Linear>(op).act_quant, c.linear) << c.config << " " << name;
+    }
+    const Op experts = op_of("layers.6.experts"), latents = op_of("layers.6.kv_quantise"), keys = op_of("layers.6.indexer.k_quantise");
+    ASSERT_TRUE(std::holds_alternative<Experts>(experts) && std::holds_alternative<Quantise>(latents) && std::holds_alternative<Quantise>(keys));
+    EXPECT_EQ(std::get<Experts>(experts).act_quant, c.linear) << c.config;
+    EXPECT_EQ(std::get<Quantise>(latents).format, c.latents) << c.config;
+    EXPECT_EQ(std::get<Quantise>(keys).format, c.latents) << c.config;
+  }
+}
+
 // Bytes that a token has in the caches, glm_moe_dsa.md 3; the draft layer has one entry more of each.
 TEST(GlmCaches, BytesPerToken) {
   for (const auto& [name, trunk] : {std::pair<const char*, int64_t>{"deepseek-v3.2", 85888}, {"glm-5", 109824}, {"glm-5.1", 109824}, {"glm-5.2", 95232}}) {
