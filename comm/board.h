@@ -187,7 +187,7 @@ class Wait {
   const OpRecord& op_;
   int spins_ = 0;
   bool polled_ = false;
-  Clock::time_point start_, next_poll_;
+  Clock::time_point start_, next_poll_, last_poll_;
   std::vector<Peer> peers_;       // by world rank, from the first poll on
   std::vector<CycleRank> cycle_;  // suspected
   Clock::time_point cycle_since_;

@@ -1,5 +1,8 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -80,6 +83,32 @@ TEST(ThreadComm, LostThreadIsAbandoned) {
   EXPECT_FALSE(run.status.ok());
   *release = true;  // lets the test process end cleanly
   while (!*gone) std::this_thread::yield();
+}
+
+// A job that is suspended and goes on: the time in between counts against no rank.
+TEST(ThreadComm, APauseOfTheProcessIsNoStandstill) {
+  const pid_t self = getpid(), child = fork();
+  if (child == 0) {  // only calls that are safe in a copy of a process with threads
+    usleep(100'000);
+    kill(self, SIGSTOP);
+    usleep(700'000);
+    kill(self, SIGCONT);
+    _exit(0);
+  }
+  ASSERT_GT(child, 0);
+  const auto start = std::chrono::steady_clock::now();
+  const auto passed = [&] { return std::chrono::steady_clock::now() - start; };
+  const RankRun run = run_thread_ranks(2, {.timeout_s = 0.5}, [&](Communicator& comm) {
+    // Rank 1 comes when the pause is over, and a while later.
+    for (int naps = 0; comm.rank() == 1 && (passed() < std::chrono::milliseconds(850) || naps < 12); ++naps) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (passed() < std::chrono::milliseconds(60)) comm.tick();
+    }
+    return comm.barrier("behind the pause");
+  });
+  waitpid(child, nullptr, 0);
+  EXPECT_GE(passed(), std::chrono::milliseconds(790));
+  EXPECT_TRUE(run.status.ok()) << run.status.message();
 }
 
 // The thread ends, its endpoint stays.

@@ -32,6 +32,10 @@ constexpr double kSlowestBytesPerS = 50e6;
 // weights from a slow disk some percent. Less than this share over the whole timeout is standing still.
 constexpr double kCpuShare = 0.01;
 
+// A rank that looks every millisecond and did not for so long was stopped itself (a suspended job, a starved machine), and so may its
+// peers have been: that time is nobody's standing still.
+constexpr auto kAway = milliseconds(100);
+
 double seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 bool is_pair(const OpRecord& op) { return op.comm_kind() == CommKind::kSend || op.comm_kind() == CommKind::kRecv; }
@@ -81,6 +85,14 @@ Status Wait::poll(const RankSet& missing) {
   polled_ = true;
   board_.set_missing(rank_, missing);
   const Clock::time_point now = Clock::now();
+  if (const auto away = now - last_poll_; last_poll_ != Clock::time_point{} && away > kAway) {
+    for (Peer& peer : peers_) {
+      if (peer.moved != Clock::time_point{}) peer.moved += away;
+      if (peer.ticked != Clock::time_point{}) peer.ticked += away;
+    }
+    cycle_since_ += away;
+  }
+  last_poll_ = now;
   for (int peer = 0; peer < board_.num_ranks(); ++peer) {
     if (peer != rank_ && missing.has(peer)) WEFT_RETURN_IF_ERROR(check_peer(peer, now));
   }
