@@ -54,6 +54,9 @@ class Graph {
   Result<std::vector<ValueId>> add_node(Op op, std::vector<ValueId> in, std::string name, std::string region = "",
                                         Stream stream = Stream::kCompute);
   void mark_result(ValueId id) { results_.push_back(id); }
+  // Other sizes in the same structure: graph/passes/resize.h, which leaves no value with another type than its op infers.
+  void set_type(ValueId id, const TensorType& type) { values_[static_cast<size_t>(id)].type.tensor = type; }
+  void set_op(size_t node, Op op) { nodes_[node].op = std::move(op); }
 
   bool operator==(const Graph&) const = default;
 

@@ -1,7 +1,7 @@
 #include "graph/memory_plan.h"
 
 #include <algorithm>
-#include <map>
+#include <iterator>
 
 #include "base/int_math.h"
 
@@ -17,19 +17,19 @@ class Arena {
     bytes = aligned(bytes);
     if (bytes == 0) return 0;
     for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
-      const auto [offset, size] = *gap;
-      if (size < bytes) continue;
-      gaps_.erase(gap);
-      if (size > bytes) gaps_[offset + bytes] = size - bytes;
+      if (gap->bytes < bytes) continue;
+      const int64_t offset = gap->offset;
+      if (gap->bytes == bytes) {
+        gaps_.erase(gap);
+      } else {
+        *gap = {offset + bytes, gap->bytes - bytes};
+      }
       return offset;
     }
     int64_t offset = end_;
-    if (!gaps_.empty()) {  // a gap at the very end is used and extended
-      const auto last = std::prev(gaps_.end());
-      if (last->first + last->second == end_) {
-        offset = last->first;
-        gaps_.erase(last);
-      }
+    if (!gaps_.empty() && gaps_.back().end() == end_) {  // a gap at the very end is used and extended
+      offset = gaps_.back().offset;
+      gaps_.pop_back();
     }
     end_ = offset + bytes;
     return offset;
@@ -38,32 +38,36 @@ class Arena {
   void release(int64_t offset, int64_t bytes) {
     bytes = aligned(bytes);
     if (bytes == 0) return;
-    auto [gap, inserted] = gaps_.emplace(offset, bytes);
-    WEFT_CHECK(inserted, "offset {} released twice", offset);
-    const auto next = std::next(gap);
-    if (next != gaps_.end() && gap->first + gap->second == next->first) {
-      gap->second += next->second;
+    const auto next = std::lower_bound(gaps_.begin(), gaps_.end(), offset, [](const Gap& gap, int64_t at) { return gap.offset < at; });
+    WEFT_CHECK(next == gaps_.end() || next->offset != offset, "offset {} released twice", offset);
+    const bool joins_next = next != gaps_.end() && offset + bytes == next->offset;
+    const bool joins_last = next != gaps_.begin() && std::prev(next)->end() == offset;
+    if (joins_last && joins_next) {
+      std::prev(next)->bytes += bytes + next->bytes;
       gaps_.erase(next);
-    }
-    if (gap != gaps_.begin()) {
-      const auto previous = std::prev(gap);
-      if (previous->first + previous->second == gap->first) {
-        previous->second += gap->second;
-        gaps_.erase(gap);
-      }
+    } else if (joins_last) {
+      std::prev(next)->bytes += bytes;
+    } else if (joins_next) {
+      *next = {offset, bytes + next->bytes};
+    } else {
+      gaps_.insert(next, {offset, bytes});
     }
   }
 
   int64_t end() const { return end_; }
 
  private:
-  std::map<int64_t, int64_t> gaps_;
+  struct Gap {
+    int64_t offset = 0, bytes = 0;
+    int64_t end() const { return offset + bytes; }
+  };
+  std::vector<Gap> gaps_;  // few, ascending, none next to another
   int64_t end_ = 0;
 };
 
 }  // namespace
 
-MemoryPlan plan_memory(const Graph& graph, const WorkEnv& env) {
+MemoryPlan plan_memory(const Graph& graph, const WorkEnv& env, std::span<const int32_t> alike) {
   const auto& nodes = graph.nodes();
   const int end = static_cast<int>(nodes.size());
   std::vector<int> last_use(graph.values().size(), -1);
@@ -93,9 +97,13 @@ MemoryPlan plan_memory(const Graph& graph, const WorkEnv& env) {
     plan.value_offset[id] = arena.allocate(bytes);
     count(static_cast<ValueId>(id), 1);
   }
-  std::vector<std::vector<ValueId>> ends_after(nodes.size() + 1);
-  for (size_t id = 0; id < last_use.size(); ++id) {
-    if (last_use[id] >= 0) ends_after[last_use[id]].push_back(static_cast<ValueId>(id));
+  // Values by their last use: the first one, and after each of them the next one.
+  constexpr ValueId kNone = -1;
+  std::vector<ValueId> first_ending(nodes.size() + 1, kNone), next_ending(last_use.size(), kNone);
+  for (size_t id = last_use.size(); id-- > 0;) {
+    if (last_use[id] < 0) continue;
+    next_ending[id] = first_ending[last_use[id]];
+    first_ending[last_use[id]] = static_cast<ValueId>(id);
   }
   for (int n = 0; n < end; ++n) {
     const bool communicates = nodes[n].stream != Stream::kCompute;
@@ -104,18 +112,22 @@ MemoryPlan plan_memory(const Graph& graph, const WorkEnv& env) {
       received[id] = communicates;
       count(id, 1);
     }
-    const std::vector<ValueType> in = types_of(graph, nodes[n].in), out = types_of(graph, nodes[n].out);
-    const Work work = std::visit([&](const auto& op) { return op.work(in, out, env); }, nodes[n].op);
-    plan.scratch_bytes[n] = work.scratch_bytes;
-    plan.scratch_offset[n] = arena.allocate(work.scratch_bytes);
-    arena.release(plan.scratch_offset[n], work.scratch_bytes);
+    if (!alike.empty() && alike[n] != n) {
+      plan.scratch_bytes[n] = plan.scratch_bytes[alike[n]];
+    } else {
+      const std::vector<ValueType> in = types_of(graph, nodes[n].in), out = types_of(graph, nodes[n].out);
+      plan.scratch_bytes[n] = std::visit([&](const auto& op) { return op.work(in, out, env); }, nodes[n].op).scratch_bytes;
+    }
+    const int64_t scratch = plan.scratch_bytes[n];
+    plan.scratch_offset[n] = arena.allocate(scratch);
+    arena.release(plan.scratch_offset[n], scratch);
     ArenaUse now = live;
-    (communicates ? now.communication : now.scratch) += work.scratch_bytes;
+    (communicates ? now.communication : now.scratch) += scratch;
     if (now.total() > plan.fullest.total()) {
       plan.fullest = now;
       plan.fullest_node = n;
     }
-    for (ValueId id : ends_after[n]) {
+    for (ValueId id = first_ending[n]; id != kNone; id = next_ending[id]) {
       if (plan.value_offset[id] != MemoryPlan::kNotInArena) {
         arena.release(plan.value_offset[id], graph.value(id).type.tensor.bytes());
         count(id, -1);

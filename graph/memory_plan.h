@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "graph/graph.h"
@@ -41,6 +42,7 @@ struct MemoryPlan {
 };
 
 // First fit by time: each value gets the lowest gap that is free from its node to its last use (results: to the end).
-MemoryPlan plan_memory(const Graph& graph, const WorkEnv& env);
+// alike: by node, an earlier one that needs as much scratch, or itself (graph/passes/resize.h); empty: every node is asked.
+MemoryPlan plan_memory(const Graph& graph, const WorkEnv& env, std::span<const int32_t> alike = {});
 
 }  // namespace weft

@@ -147,10 +147,29 @@ Status check_executable(const Layout& layout) {
   return check_rules(std::span<const LayoutRule<>>(kRules), layout);
 }
 
-Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOptions& options, const Layout& layout,
-                               StepPhase phase) {
-  WEFT_ASSIGN_OR_RETURN(Graph graph, kind == GraphKind::kTrunk ? model.build(options) : model.build_draft(options));
-  if (layout.mesh.stage() == 1) return graph;
+StepRoom step_room(const Layout& layout, StepPhase phase, const GraphOptions& options) {
+  const int64_t tokens = options.shape.tokens, tp = layout.mesh.tp;
+  const RowSetOptions split = row_set_options(layout, phase);
+  const StepCapacity capacity{tokens, options.cache.num_slots, 1 + options.cache.draft_rows};
+  const int64_t pcp_rows = local_row_capacity(split.pcp_split, capacity, layout.mesh.pcp);
+  const int64_t tp_rows = local_row_capacity(split.tp_split, capacity, tp);
+  StepRoom room;
+  room.tokens = {tokens, tp_rows, pcp_rows, rows_per_rank(tp, pcp_rows)};
+  static_assert(std::tuple_size_v<decltype(options.rows_of_set)> == kNumRowSets);
+  for (size_t set = 0; set < kNumRowSets; ++set) {
+    if (options.rows_of_set[set] > 0) room.tokens[set] = options.rows_of_set[set];
+  }
+  room.logits = options.shape.logits;
+  room.num_slots = options.cache.num_slots;
+  room.num_pages = options.cache.num_pages;
+  return room;
+}
+
+namespace {
+
+// graph: of one rank, on a mesh of which a stage has several.
+Result<Graph> split_over_ranks(const Graph& graph, const Model& model, const GraphOptions& options, const Layout& layout, StepPhase phase,
+                               bool verified) {
   const RowChoice rows = choose_rows(layout, phase);
   ShardOptions shard_options;
   shard_options.mesh = layout.mesh;
@@ -163,6 +182,7 @@ Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOp
            (split == WeightSplit::kOutputGroups || split == WeightSplit::kOutputInputs);
   };
   shard_options.canonical_sums = options.canonical_sums;
+  shard_options.verified = verified;
   if (layout.mesh.dcp > 1) {
     std::set<std::string> appended;
     for (const CacheSpec& spec : model.caches(options.mode, options.cache)) {
@@ -178,19 +198,19 @@ Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOp
   shard_options.keys = rows.keys;
   shard_options.unique = rows.unique;
   if (layout.router == RouterChoice::kFull) shard_options.router = rows.residual;  // before they are sliced for the experts
-  const int64_t tokens = options.shape.tokens, tp = layout.mesh.tp;
-  const TokenSplit pcp_split = row_set_options(layout, phase).pcp_split;
-  const StepCapacity capacity{tokens, options.cache.num_slots, 1 + options.cache.draft_rows};
-  const int64_t pcp_rows = local_row_capacity(pcp_split, capacity, layout.mesh.pcp);
-  const int64_t tp_rows = local_row_capacity(row_set_options(layout, phase).tp_split, capacity, layout.mesh.tp);
-  shard_options.capacity = {tokens, tp_rows, pcp_rows, rows_per_rank(tp, pcp_rows)};
-  static_assert(std::tuple_size_v<decltype(options.rows_of_set)> == kNumRowSets);
-  for (size_t set = 0; set < kNumRowSets; ++set) {
-    if (options.rows_of_set[set] > 0) shard_options.capacity[set] = options.rows_of_set[set];
-  }
+  shard_options.capacity = step_room(layout, phase, options).tokens;
   if (!layout.prefetch) return shard(graph, shard_options);
   WEFT_ASSIGN_OR_RETURN(const Graph sharded, shard(graph, shard_options));
-  return hoist_prefetch(sharded);
+  return hoist_prefetch(sharded, verified);
+}
+
+}  // namespace
+
+Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOptions& options, const Layout& layout,
+                               StepPhase phase) {
+  WEFT_ASSIGN_OR_RETURN(Graph graph, kind == GraphKind::kTrunk ? model.build(options) : model.build_draft(options));
+  if (layout.mesh.stage() == 1) return graph;
+  return split_over_ranks(graph, model, options, layout, phase, true);
 }
 
 Result<std::vector<int64_t>> stage_begins(const Model& model, int64_t stages) {
@@ -214,12 +234,22 @@ Result<std::vector<int64_t>> stage_begins(const Model& model, int64_t stages) {
   return begins;
 }
 
+Result<StageGraph> stage_of(const Graph& whole, const Model& model, const GraphOptions& options, const Layout& layout, StepPhase phase, int stage,
+                            bool verified) {
+  Graph split;
+  const bool splits = layout.mesh.stage() > 1;
+  if (splits) {
+    WEFT_ASSIGN_OR_RETURN(split, split_over_ranks(whole, model, options, layout, phase, verified));
+  }
+  if (layout.mesh.pp == 1) return StageGraph{splits ? std::move(split) : whole, {}, {}};
+  WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> begins, stage_begins(model, layout.mesh.pp));
+  return pipeline_stage(splits ? split : whole, stage, begins, verified);
+}
+
 Result<StageGraph> build_stage(const Model& model, GraphKind kind, const GraphOptions& options, const Layout& layout,
                                StepPhase phase, int stage) {
-  WEFT_ASSIGN_OR_RETURN(Graph graph, build_for_layout(model, kind, options, layout, phase));
-  if (layout.mesh.pp == 1) return StageGraph{std::move(graph), {}, {}};
-  WEFT_ASSIGN_OR_RETURN(const std::vector<int64_t> begins, stage_begins(model, layout.mesh.pp));
-  return pipeline_stage(graph, stage, begins);
+  WEFT_ASSIGN_OR_RETURN(const Graph whole, kind == GraphKind::kTrunk ? model.build(options) : model.build_draft(options));
+  return stage_of(whole, model, options, layout, phase, stage, true);
 }
 
 }  // namespace weft

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "graph/passes/pipeline.h"
+#include "graph/passes/resize.h"
 #include "graph/row_sets.h"
 #include "models/model.h"
 #include "sharding/layout.h"
@@ -17,6 +18,9 @@ RowSetOptions row_set_options(const Layout& layout, StepPhase phase);
 // Where a weight of this kind lies in steps of this phase.
 Placements weight_placement(const Layout& layout, StepPhase phase, WeightSplit split);
 
+// Room of the graph that these options ask for.
+StepRoom step_room(const Layout& layout, StepPhase phase, const GraphOptions& options);
+
 // The graph of one rank. Errors: the model's contract (check_layout of the model), and what cannot be split.
 Result<Graph> build_for_layout(const Model& model, GraphKind kind, const GraphOptions& options, const Layout& layout,
                                StepPhase phase);
@@ -27,6 +31,10 @@ Result<std::vector<int64_t>> stage_begins(const Model& model, int64_t stages);
 // The part of it that the ranks of one pipeline stage run.
 Result<StageGraph> build_stage(const Model& model, GraphKind kind, const GraphOptions& options, const Layout& layout,
                                StepPhase phase, int stage);
+
+// The same from the graph of one rank, Model::build or build_draft of these options. verified: as ShardOptions::verified.
+Result<StageGraph> stage_of(const Graph& whole, const Model& model, const GraphOptions& options, const Layout& layout, StepPhase phase, int stage,
+                            bool verified);
 
 // What is wrong with a split, or "", for the rules of families.
 // `size` ranks of `axis` take equal shares of n things.

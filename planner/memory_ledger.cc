@@ -50,8 +50,7 @@ void sort_lines(std::vector<LedgerLine>& lines) {
 // A persistent value of the stage, over all of its steps: as large as in the step that needs most of it.
 struct Held {
   const Value* value = nullptr;
-  int64_t repeat = 0;   // values like it, in all layers
-  CacheCapacity cache;  // of its graph
+  int64_t repeat = 0;  // values like it, in all layers
   int64_t bytes() const { return value->type.tensor.bytes(); }
 };
 
@@ -91,7 +90,6 @@ HeldValues held_values(const Model& model, std::span<const StepGraph* const> ste
       Held& have = here[{kind, kind < 0 ? std::string_view(value.name) : without_layer(value.name)}];
       have.value = &value;
       have.repeat += step->value_repeat[id];
-      have.cache = step->cache;
     }
     for (const auto& [key, value] : here) {
       Held& have = held[key];
@@ -126,108 +124,47 @@ Spread spread_of(const Placements& placements, const MeshSizes& mesh) {
   return spread;
 }
 
-class Ledger {
- public:
-  Ledger(const PlanRequest& request, const StepSetting& setting, LedgerDetail detail, RankLedger& out)
-      : request_(request), setting_(setting), detail_(detail), out_(out) {}
+// line: of one of `repeat` tensors.
+void add(std::vector<LedgerLine>& lines, LedgerLine line, int64_t repeat) {
+  line.bytes *= repeat;
+  line.tensors = repeat;
+  add_line(lines, std::move(line));
+}
 
-  void add(LedgerLine line, int64_t repeat) {
-    line.bytes *= repeat;
-    line.tensors = repeat;
-    add_line(out_.lines, std::move(line));
-  }
+class Holdings {
+ public:
+  Holdings(const PlanRequest& request, const StepSetting& setting, LedgerDetail detail) : request_(request), setting_(setting), detail_(detail) {}
 
   void weights(const HeldValues& held) {
     for (const auto& [key, weight] : held) out_.weight_bytes += weight.bytes() * weight.repeat;
     for (const auto& [key, weight] : held) add_weight(weight.value->name, weight);
-    int64_t now = 0;
-    for (const LedgerLine& line : out_.lines) now += line.bytes;
-    out_.engine_bytes = now - out_.weight_bytes;
+    for (const LedgerLine& line : out_.weights) out_.engine_bytes += line.bytes;
+    out_.engine_bytes -= out_.weight_bytes;
   }
 
   void caches(const HeldValues& held) {
-    const CacheCapacity& capacity = setting_.cache;
     std::map<std::string_view, CacheKind> kinds;
-    const std::vector<CacheSpec> specs = setting_.model->caches(setting_.mode, capacity);
+    const std::vector<CacheSpec> specs = setting_.model->caches(setting_.mode, setting_.cache);
     for (const CacheSpec& spec : specs) kinds.emplace(spec.name, spec.kind);
-    double fixed = 0;
+    std::vector<LedgerLine> rings, pages;
     for (const auto& [key, state] : held) {
       const std::string_view name = state.value->name;
       const auto kind = kinds.find(name);
-      const bool pages = kind != kinds.end() && kind->second == CacheKind::kAppend;
-      // Graphs that are shared have caches of one page and one slot (planner/step_store.h), which is their first dimension.
-      const int64_t built = pages ? state.cache.num_pages : state.cache.num_slots, wanted = pages ? capacity.num_pages : capacity.num_slots;
-      const int64_t one = built == wanted ? state.bytes() : state.bytes() / built * wanted;
-      const int64_t bytes = one * state.repeat;
-      out_.cache_bytes += bytes;
-      if (pages) {
-        out_.cache_bytes_per_token += static_cast<double>(bytes) / static_cast<double>(capacity.num_pages * capacity.page_tokens);
-      } else {
-        fixed += static_cast<double>(bytes) / static_cast<double>(capacity.num_slots);
-      }
-      const Spread spread = spread_of(state.value->type.placement, setting_.layout.mesh);
+      const bool appended = kind != kinds.end() && kind->second == CacheKind::kAppend;
+      const ValueType& type = state.value->type;
+      const Spread spread = spread_of(type.placement, setting_.layout.mesh);
       // Data-parallel groups have requests of their own.
       const int64_t copies = std::max<int64_t>(spread.copies / setting_.layout.mesh.dp, 1);
-      add({LedgerCategory::kCaches, std::string(cache_kind(name)), "", std::string(dtype_name(state.value->type.dtype())), one, 1,
-           copies, copies == 1 ? "" : fmt::format("on {} ranks of a data-parallel group", copies)},
+      add(appended ? pages : rings,
+          {LedgerCategory::kCaches, std::string(cache_kind(name)), "", std::string(dtype_name(type.dtype())), state.bytes() / type.shape()[0], 1, copies,
+           copies == 1 ? "" : fmt::format("on {} ranks of a data-parallel group", copies)},
           state.repeat);
     }
-    out_.cache_bytes_per_request = static_cast<int64_t>(fixed);
+    for (LedgerLine& line : rings) out_.caches.push_back({std::move(line), false});
+    for (LedgerLine& line : pages) out_.caches.push_back({std::move(line), true});
   }
 
-  // The fullest trunk step and the fullest draft step have memory of their own.
-  void arenas(std::span<const StepGraph* const> steps) {
-    constexpr int kKinds = 2;
-    int64_t arena[kKinds] = {};
-    const StepGraph* fullest[kKinds] = {};
-    for (const StepGraph* step : steps) {
-      const auto kind = static_cast<size_t>(step->key.kind);
-      arena[kind] = std::max(arena[kind], step->memory.arena_bytes);
-      if (fullest[kind] == nullptr || step->memory.fullest.total() > fullest[kind]->memory.fullest.total()) fullest[kind] = step;
-    }
-    int64_t most = -1;
-    for (int kind = 0; kind < kKinds; ++kind) {
-      if (fullest[kind] == nullptr) continue;
-      const StepGraph& step = *fullest[kind];
-      out_.arena_bytes += arena[kind];
-      out_.arena.activations += step.memory.fullest.activations;
-      out_.arena.communication += step.memory.fullest.communication;
-      out_.arena.scratch += step.memory.fullest.scratch;
-      if (step.memory.fullest.total() <= most) continue;
-      most = step.memory.fullest.total();
-      out_.peak_step = fmt::format("{} step of {} rows", step.key.phase == StepPhase::kPrefill ? "prefill" : "decode", step.key.tokens);
-      if (step.key.kind == GraphKind::kDraft) out_.peak_step = "draft " + out_.peak_step;
-      if (step.memory.fullest_node < 0) continue;
-      const Node& node = step.graph.nodes()[static_cast<size_t>(step.memory.fullest_node)];
-      out_.peak_op = node.out.empty() ? fmt::format("{} {}", node.region, op_name(node.op)) : step.graph.value(node.out[0]).name;
-    }
-    const auto line = [&](LedgerCategory category, std::string what, int64_t bytes) {
-      if (bytes > 0) add({category, std::move(what), "", "", bytes, 1, 1, ""}, 1);
-    };
-    line(LedgerCategory::kActivations, "values and inputs of a step", out_.arena.activations);
-    line(LedgerCategory::kCommunication, "received values, buffers of collectives", out_.arena.communication);
-    line(LedgerCategory::kScratch, "scratch of ops", out_.arena.scratch);
-    line(LedgerCategory::kPadding, "gaps between values", out_.arena_bytes - out_.arena.total());
-  }
-
-  void reserves() {
-    int64_t communicators = 0;
-    for (int axis = 0; axis < kNumMeshAxes; ++axis) communicators += setting_.layout.mesh.size(static_cast<MeshAxis>(axis)) > 1 ? 1 : 0;
-    const auto line = [&](std::string what, double bytes, std::string reason, bool unverified) {
-      if (bytes <= 0) return;
-      out_.reserve_bytes += static_cast<int64_t>(bytes);
-      LedgerLine reserve{LedgerCategory::kReserve, std::move(what), "", "", static_cast<int64_t>(bytes), 1, 1, std::move(reason)};
-      reserve.unverified = unverified;
-      add(std::move(reserve), 1);
-    };
-    if (request_.engine != nullptr) {
-      for (const ReserveRule& rule : request_.engine->reserves) {
-        const int64_t bytes = reserve_bytes(rule, communicators, setting_.model->max_position_embeddings());
-        line(rule.name, static_cast<double>(bytes), rule.source, !rule.verified);
-      }
-    }
-    line("left alone (--reserve)", request_.reserve_bytes, "", false);
-  }
+  StageHoldings take() { return std::move(out_); }
 
  private:
   static int64_t bytes_of(int64_t elements, DType dtype) { return TensorType{dtype, {elements}}.bytes(); }
@@ -275,14 +212,94 @@ class Ledger {
       LedgerLine line{category, std::string(info.component), tensor, std::string(dtype_name(dtype)), bytes_of(elements, dtype), 1, spread.copies,
                       reason.empty() ? spread.reason : reason};
       line.unverified = unverified;
-      add(std::move(line), weight.repeat);
+      add(out_.weights, std::move(line), weight.repeat);
     }
-    for (LedgerLine& line : extra) add(std::move(line), weight.repeat);
+    for (LedgerLine& line : extra) add(out_.weights, std::move(line), weight.repeat);
   }
 
   const PlanRequest& request_;
   const StepSetting& setting_;
   const LedgerDetail detail_;
+  StageHoldings out_;
+};
+
+class Ledger {
+ public:
+  Ledger(const PlanRequest& request, const StepSetting& setting, RankLedger& out) : request_(request), setting_(setting), out_(out) {}
+
+  void hold(const StageHoldings& holdings) {
+    out_.lines = holdings.weights;
+    out_.weight_bytes = holdings.weight_bytes;
+    out_.engine_bytes = holdings.engine_bytes;
+    const CacheCapacity& capacity = setting_.cache;
+    for (const StageHoldings::Cache& cache : holdings.caches) {
+      LedgerLine line = cache.line;
+      if (cache.pages) {
+        out_.cache_bytes_per_token += static_cast<double>(line.bytes) / static_cast<double>(capacity.page_tokens);
+      } else {
+        out_.cache_bytes_per_request += line.bytes;
+      }
+      line.bytes *= cache.pages ? capacity.num_pages : capacity.num_slots;
+      out_.cache_bytes += line.bytes;
+      out_.lines.push_back(std::move(line));
+    }
+  }
+
+  // The fullest trunk step and the fullest draft step have memory of their own.
+  void arenas(std::span<const StepMemory> steps) {
+    constexpr int kKinds = 2;
+    int64_t arena[kKinds] = {};
+    const StepMemory* fullest[kKinds] = {};
+    for (const StepMemory& step : steps) {
+      const auto kind = static_cast<size_t>(step.key.kind);
+      arena[kind] = std::max(arena[kind], step.arena_bytes);
+      if (fullest[kind] == nullptr || step.fullest.total() > fullest[kind]->fullest.total()) fullest[kind] = &step;
+    }
+    int64_t most = -1;
+    for (int kind = 0; kind < kKinds; ++kind) {
+      if (fullest[kind] == nullptr) continue;
+      const StepMemory& step = *fullest[kind];
+      out_.arena_bytes += arena[kind];
+      out_.arena.activations += step.fullest.activations;
+      out_.arena.communication += step.fullest.communication;
+      out_.arena.scratch += step.fullest.scratch;
+      if (step.fullest.total() <= most) continue;
+      most = step.fullest.total();
+      out_.peak_step = fmt::format("{} step of {} rows", step.key.phase == StepPhase::kPrefill ? "prefill" : "decode", step.key.tokens);
+      if (step.key.kind == GraphKind::kDraft) out_.peak_step = "draft " + out_.peak_step;
+      if (!step.peak_op.empty()) out_.peak_op = step.peak_op;
+    }
+    const auto line = [&](LedgerCategory category, std::string what, int64_t bytes) {
+      if (bytes > 0) add(out_.lines, {category, std::move(what), "", "", bytes, 1, 1, ""}, 1);
+    };
+    line(LedgerCategory::kActivations, "values and inputs of a step", out_.arena.activations);
+    line(LedgerCategory::kCommunication, "received values, buffers of collectives", out_.arena.communication);
+    line(LedgerCategory::kScratch, "scratch of ops", out_.arena.scratch);
+    line(LedgerCategory::kPadding, "gaps between values", out_.arena_bytes - out_.arena.total());
+  }
+
+  void reserves() {
+    int64_t communicators = 0;
+    for (int axis = 0; axis < kNumMeshAxes; ++axis) communicators += setting_.layout.mesh.size(static_cast<MeshAxis>(axis)) > 1 ? 1 : 0;
+    const auto line = [&](std::string what, double bytes, std::string reason, bool unverified) {
+      if (bytes <= 0) return;
+      out_.reserve_bytes += static_cast<int64_t>(bytes);
+      LedgerLine reserve{LedgerCategory::kReserve, std::move(what), "", "", static_cast<int64_t>(bytes), 1, 1, std::move(reason)};
+      reserve.unverified = unverified;
+      add(out_.lines, std::move(reserve), 1);
+    };
+    if (request_.engine != nullptr) {
+      for (const ReserveRule& rule : request_.engine->reserves) {
+        const int64_t bytes = reserve_bytes(rule, communicators, setting_.model->max_position_embeddings());
+        line(rule.name, static_cast<double>(bytes), rule.source, !rule.verified);
+      }
+    }
+    line("left alone (--reserve)", request_.reserve_bytes, "", false);
+  }
+
+ private:
+  const PlanRequest& request_;
+  const StepSetting& setting_;
   RankLedger& out_;
 };
 
@@ -320,16 +337,23 @@ std::vector<LedgerLine> by_component(const std::vector<LedgerLine>& lines) {
   return fewer;
 }
 
-RankLedger make_ledger(const PlanRequest& request, const StepSetting& setting, int stage, std::span<const StepGraph* const> steps,
-                       std::span<const StepGraph* const> unused, LedgerDetail detail) {
+StageHoldings stage_holdings(const PlanRequest& request, const StepSetting& setting, std::span<const StepGraph* const> steps,
+                             std::span<const StepGraph* const> unused, LedgerDetail detail) {
+  Holdings holdings(request, setting, detail);
+  holdings.weights(held_values(*setting.model, steps, {ValueRole::kWeight, ValueRole::kDerived}));
+  std::vector<const StepGraph*> all(steps.begin(), steps.end());
+  all.insert(all.end(), unused.begin(), unused.end());
+  holdings.caches(held_values(*setting.model, all, {ValueRole::kState}));
+  return holdings.take();
+}
+
+RankLedger make_ledger(const PlanRequest& request, const StepSetting& setting, int stage, const StageHoldings& holdings,
+                       std::span<const StepMemory> steps) {
   RankLedger ledger;
   ledger.stage = stage;
   ledger.ranks = setting.layout.mesh.stage();
-  Ledger lines(request, setting, detail, ledger);
-  lines.weights(held_values(*setting.model, steps, {ValueRole::kWeight, ValueRole::kDerived}));
-  std::vector<const StepGraph*> all(steps.begin(), steps.end());
-  all.insert(all.end(), unused.begin(), unused.end());
-  lines.caches(held_values(*setting.model, all, {ValueRole::kState}));
+  Ledger lines(request, setting, ledger);
+  lines.hold(holdings);
   lines.arenas(steps);
   lines.reserves();
   sort_lines(ledger.lines);

@@ -7,7 +7,7 @@
 
 #include "graph/memory_plan.h"
 #include "planner/plan_request.h"
-#include "planner/step_graph.h"
+#include "planner/step_store.h"
 
 namespace weft {
 
@@ -57,9 +57,24 @@ enum class LedgerDetail { kComponents, kTensors };  // lines of weights: one for
 // The same bytes in fewer lines: without tensors.
 std::vector<LedgerLine> by_component(const std::vector<LedgerLine>& lines);
 
-// The ledger of one stage from the graphs of all steps that it runs; its caches are those of `setting`, whatever the graphs were built
-// with. `unused`: graphs whose caches are reserved, but which are not run.
-RankLedger make_ledger(const PlanRequest& request, const StepSetting& setting, int stage, std::span<const StepGraph* const> steps,
-                       std::span<const StepGraph* const> unused = {}, LedgerDetail detail = LedgerDetail::kTensors);
+// What a rank of a stage holds whatever its steps' sizes: weights, and what caches need for a request and for a page.
+struct StageHoldings {
+  struct Cache {
+    LedgerLine line;      // bytes: for one slot or page
+    bool pages = false;
+  };
+  std::vector<LedgerLine> weights;
+  std::vector<Cache> caches;
+  int64_t weight_bytes = 0, engine_bytes = 0;
+};
+
+// steps: one graph of every kind of step that the stage runs, of any size. unused: graphs whose caches are reserved, but which are not run.
+// Of the layout, the engine and the model in `setting` and `request`, not of its caches.
+StageHoldings stage_holdings(const PlanRequest& request, const StepSetting& setting, std::span<const StepGraph* const> steps,
+                             std::span<const StepGraph* const> unused = {}, LedgerDetail detail = LedgerDetail::kTensors);
+
+// The ledger of one stage with the caches of `setting`, from the memory of all steps that it runs.
+RankLedger make_ledger(const PlanRequest& request, const StepSetting& setting, int stage, const StageHoldings& holdings,
+                       std::span<const StepMemory> steps);
 
 }  // namespace weft

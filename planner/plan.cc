@@ -44,7 +44,11 @@ void add(OpCost& sum, const OpCost& cost, double times) {
 
 class Planner {
  public:
-  Planner(const PlanRequest& request, const PlanOptions& options) : options_(options) { plan_.request = request; }
+  Planner(const PlanRequest& request, const PlanOptions& options)
+      : options_(options), own_store_(options.store == nullptr ? std::make_unique<PlanStore>() : nullptr),
+        store_(options.store == nullptr ? *own_store_ : *options.store) {
+    plan_.request = request;
+  }
 
   Result<Plan> run() {
     const auto start = std::chrono::steady_clock::now();
@@ -86,21 +90,6 @@ class Planner {
   }
 
  private:
-  // ---- Graphs, each built once
-
-  Result<const StepGraph*> graph(const StepKey& key) {
-    for (const auto& have : graphs_) {
-      if (have->key == key) return have.get();
-    }
-    if (options_.store != nullptr) {
-      WEFT_ASSIGN_OR_RETURN(graphs_.emplace_back(), options_.store->graphs.get(setting_, key));
-    } else {
-      WEFT_ASSIGN_OR_RETURN(StepGraph made, build_step(setting_, key));
-      graphs_.push_back(std::make_shared<const StepGraph>(std::move(made)));
-    }
-    return graphs_.back().get();
-  }
-
   // ---- Pipeline stages that are alike in all but the numbers of their layers are looked at once.
 
   std::string kind_of_stage(int stage, std::span<const int64_t> begins) const {
@@ -132,18 +121,40 @@ class Planner {
       same.stage = stage;
       return same;
     }
-    std::vector<const StepGraph*> steps;
+    WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<const StageHoldings> held, holdings(stage));
+    std::vector<StepMemory> steps;
     for (StepKey key : workload_.shapes) {
       key.stage = stage;
-      WEFT_ASSIGN_OR_RETURN(const StepGraph* step, graph(key));
-      steps.push_back(step);
+      WEFT_ASSIGN_OR_RETURN(steps.emplace_back(), store_.graphs.memory(setting_, key));
     }
-    // Caches of draft layers are there, whether or not drafts are made.
-    std::vector<const StepGraph*> unused;
-    if (plan_.request.drafts == 0 && plan_.request.model->num_draft_layers() > 0) {
-      WEFT_ASSIGN_OR_RETURN(unused.emplace_back(), graph({GraphKind::kDraft, StepPhase::kDecode, 1, 1, stage, {}}));
+    return make_ledger(plan_.request, setting_, stage, *held, steps);
+  }
+
+  // Weights and caches of all kinds of steps of a stage.
+  Result<std::shared_ptr<const StageHoldings>> holdings(int stage) {
+    std::vector<StepKey> kinds;
+    for (const StepKey& shape : workload_.shapes) {
+      const auto same = [&](const StepKey& k) { return k.kind == shape.kind && k.phase == shape.phase; };
+      if (std::none_of(kinds.begin(), kinds.end(), same)) kinds.push_back({shape.kind, shape.phase, 1, 1, stage, {}});
     }
-    return make_ledger(plan_.request, setting_, stage, steps, unused, options_.ops ? LedgerDetail::kTensors : LedgerDetail::kComponents);
+    const size_t run = kinds.size();
+    // Caches of draft layers are there, whether or not drafts are made; they are in the last stage.
+    const bool unused = plan_.request.drafts == 0 && plan_.request.model->num_draft_layers() > 0 && stage + 1 == layout_.mesh.pp;
+    if (unused) kinds.push_back({GraphKind::kDraft, StepPhase::kDecode, 1, 1, stage, {}});
+    const LedgerDetail detail = options_.ops ? LedgerDetail::kTensors : LedgerDetail::kComponents;
+    std::string name = fmt::format("{}|{} {} {} {}", to_string(layout_), static_cast<int>(detail), stage, setting_.cache.draft_rows, setting_.cache.max_context);
+    for (const StepKey& key : kinds) name += fmt::format("|{} {}", static_cast<int>(key.kind), static_cast<int>(key.phase));
+    if (auto known = store_.holdings.find(name)) return *known;
+    std::vector<StepStore::Lease> leases;
+    std::vector<const StepGraph*> steps;
+    for (const StepKey& key : kinds) {
+      WEFT_ASSIGN_OR_RETURN(leases.emplace_back(), store_.graphs.any_size(setting_, key));
+      steps.push_back(&leases.back()->step());
+    }
+    const std::span<const StepGraph* const> all(steps);
+    auto made = std::make_shared<const StageHoldings>(stage_holdings(plan_.request, setting_, all.first(run), all.subspan(run), detail));
+    store_.holdings.keep(name, made);
+    return made;
   }
 
   Status memory() {
@@ -223,18 +234,32 @@ class Planner {
     return best;
   }
 
-  // Plans of a search that differ in nothing that this stage of the step sees have the same times.
   Result<StagePlan> cost_stage(const WorkStep& work, int stage) {
-    if (options_.store == nullptr || options_.ops || options_.timeline || !cost_) return make_stage(work, stage);
-    const std::string key = time_key(work, stage);
-    if (const auto known = options_.store->find(key)) {
-      unverified_ = unverified_ || known->unverified;
-      return known->stage;
+    WEFT_ASSIGN_OR_RETURN(StepTimes times, graph_times(work, stage));
+    unverified_ = unverified_ || times.unverified;
+    StagePlan out = std::move(times.stage);
+    std::vector<TrafficLine> more = engine_traffic(times.sent_bytes, stage, layout_, work.group_logits(), plan_.request.model->vocab_size());
+    if (cost_ && runs(work, stage)) {
+      const GroupShapes groups = group_shapes(out.rank);
+      for (const TrafficLine& line : more) {
+        WEFT_ASSIGN_OR_RETURN(const double seconds, engine_seconds(line, groups, out.rank));
+        out.hand_over_s += seconds;
+      }
     }
-    const bool before = std::exchange(unverified_, false);
-    WEFT_ASSIGN_OR_RETURN(StagePlan made, make_stage(work, stage));
-    options_.store->keep(key, {made, unverified_});
-    unverified_ = unverified_ || before;
+    out.traffic.insert(out.traffic.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+    return out;
+  }
+
+  // Draft layers are in the last stage.
+  bool runs(const WorkStep& work, int stage) const { return work.kind == GraphKind::kTrunk || stage + 1 == layout_.mesh.pp; }
+
+  // What the graph does; plans that differ in nothing that it sees have the same times.
+  Result<StepTimes> graph_times(const WorkStep& work, int stage) {
+    if (options_.ops || options_.timeline || !cost_) return make_stage(work, stage);
+    const std::string key = time_key(work, stage);
+    if (auto known = store_.times.find(key)) return std::move(*known);
+    WEFT_ASSIGN_OR_RETURN(StepTimes made, make_stage(work, stage));
+    store_.times.keep(key, made);
     return made;
   }
 
@@ -260,9 +285,10 @@ class Planner {
     return static_cast<double>(ledger.weight_bytes + ledger.cache_bytes + ledger.arena_bytes) * plan_.request.local_ranks;
   }
 
-  Result<StagePlan> make_stage(const WorkStep& work, int stage) {
+  Result<StepTimes> make_stage(const WorkStep& work, int stage) {
     const PlanRequest& r = plan_.request;
-    StagePlan out;
+    StepTimes times;
+    StagePlan& out = times.stage;
     WEFT_ASSIGN_OR_RETURN(const Place place, slowest_rank(work, stage));
     StepKey key{work.kind, work.phase, work.group_rows(), std::max<int64_t>(work.group_logits(), 1), stage, {}};
     for (size_t set = 1; set < kNumRowSets; ++set) {  // of flat splits all ranks have the graph of the fullest
@@ -271,18 +297,17 @@ class Planner {
     }
     constexpr auto kPcp = static_cast<size_t>(RowSet::kPcp), kPcpTp = static_cast<size_t>(RowSet::kPcpTp);
     if (key.rows_of_set[kPcp] > 0) key.rows_of_set[kPcpTp] = ceil_div(key.rows_of_set[kPcp], int64_t{layout_.mesh.tp});
-    WEFT_ASSIGN_OR_RETURN(const StepGraph* step, graph(key));
+    WEFT_ASSIGN_OR_RETURN(const StepStore::Lease lease, store_.graphs.get(setting_, key));
+    const StepGraph& step = lease->step();
     out.rank = place.rank;
     WorkEnv traffic_env{r.threads};
     traffic_env.routing = routing();
     const RankContext ranks = context_of(place.rank);
     const StepOnRank on_rank{work.batch, place.rows, ranks};
-    out.traffic = traffic_of(*step, traffic_env, r.engine.get(), &on_rank);
-    std::vector<TrafficLine> more = engine_traffic(*step, layout_, work.group_logits(), r.model->vocab_size());
-    const bool runs = work.kind == GraphKind::kTrunk || stage + 1 == layout_.mesh.pp;  // draft layers are in the last stage
-    if (cost_ && runs) WEFT_RETURN_IF_ERROR(cost_nodes(work, place, *step, more, out));
-    out.traffic.insert(out.traffic.end(), more.begin(), more.end());
-    return out;
+    out.traffic = traffic_of(step, traffic_env, r.engine.get(), &on_rank);
+    for (const std::string& name : step.sent) times.sent_bytes.push_back(step.graph.value(step.graph.find(name)).type.tensor.bytes());
+    if (cost_ && runs(work, stage)) WEFT_RETURN_IF_ERROR(cost_nodes(work, place, step, times));
+    return times;
   }
 
   Routing routing() const {
@@ -291,10 +316,19 @@ class Planner {
     return routing;
   }
 
-  Status cost_nodes(const WorkStep& work, const Place& place, const StepGraph& graph_of_step, const std::vector<TrafficLine>& more, StagePlan& out) {
+  using GroupShapes = std::array<GroupShape, kNumMeshAxes>;
+  GroupShapes group_shapes(int rank) const {
+    GroupShapes groups;
+    for (int axis = 0; axis < kNumMeshAxes; ++axis) {
+      groups[static_cast<size_t>(axis)] = group_shape(mesh_->group(static_cast<MeshAxis>(axis), rank), *plan_.request.device, plan_.request.local_ranks);
+    }
+    return groups;
+  }
+
+  Status cost_nodes(const WorkStep& work, const Place& place, const StepGraph& graph_of_step, StepTimes& times_of_step) {
     const PlanRequest& r = plan_.request;
     const StepGraph* step = &graph_of_step;
-    const int stage = step->key.stage;
+    StagePlan& out = times_of_step.stage;
     CostEnv env;
     env.threads = r.threads;
     env.local_ranks = r.local_ranks;
@@ -302,10 +336,8 @@ class Planner {
     env.routing = routing();
     env.batch = &work.batch;
     env.row_sets = &place.rows;
-    for (int axis = 0; axis < kNumMeshAxes; ++axis) {
-      env.groups[static_cast<size_t>(axis)] = group_shape(mesh_->group(static_cast<MeshAxis>(axis), place.rank), *r.device, r.local_ranks);
-    }
-    env.working_set_bytes = working_set(stage);
+    env.groups = group_shapes(place.rank);
+    env.working_set_bytes = working_set(step->key.stage);
 
     const auto& nodes = step->graph.nodes();
     std::vector<OpCost> costs(nodes.size());
@@ -318,14 +350,18 @@ class Planner {
           step->graph.value(node.out[0]).type.rows == Rows::kLogits) {
         continue;
       }
-      WEFT_ASSIGN_OR_RETURN(costs[n], cost_->cost(step->graph, node, env));
+      if (const auto alike = static_cast<size_t>(step->alike[n]); alike != n) {
+        costs[n] = costs[alike];
+      } else {
+        WEFT_ASSIGN_OR_RETURN(costs[n], cost_->cost(step->graph, node, env));
+      }
       const auto times = static_cast<double>(step->node_repeat[n]);
       out.compute_s += times * costs[n].compute_s;
       out.memory_s += times * costs[n].memory_s;
       out.network_s += times * costs[n].network_s;
       out.launch_s += times * costs[n].launch_s;
       out.source_s[static_cast<size_t>(costs[n].source)] += times * costs[n].seconds;
-      unverified_ = unverified_ || costs[n].unverified;
+      times_of_step.unverified = times_of_step.unverified || costs[n].unverified;
       if (!options_.ops) continue;
       const std::string_view name = node.out.empty() ? op_name(node.op) : without_region(step->graph.value(node.out[0]).name, node.region);
       const auto [at, fresh] = by_name.emplace(std::pair(name, op_name(node.op)), out.ops.size());
@@ -339,26 +375,22 @@ class Planner {
     out.timeline = schedule(*step, costs, how);
     out.seconds = out.timeline.makespan_s;
     out.exposed_s = out.timeline.exposed_s;
-    for (const TrafficLine& line : more) {
-      WEFT_ASSIGN_OR_RETURN(const double seconds, engine_seconds(line, env, place.rank));
-      out.hand_over_s += seconds;
-    }
     return {};
   }
 
-  Result<double> engine_seconds(const TrafficLine& line, const CostEnv& env, int rank) const {
+  Result<double> engine_seconds(const TrafficLine& line, const GroupShapes& groups, int rank) const {
     if (line.bytes_sent == 0) return 0.0;
     const auto bytes = static_cast<double>(line.bytes_sent);
     if (line.op == "send") {
       const std::vector<int> stages = mesh_->group(MeshAxis::kPp, rank);
       const int here = mesh_->index(MeshAxis::kPp, rank);
-      WEFT_ASSIGN_OR_RETURN(const CollectiveCost cost, cost_->transfer(rank, stages[static_cast<size_t>(here) + 1], bytes, env.local_ranks));
+      WEFT_ASSIGN_OR_RETURN(const CollectiveCost cost, cost_->transfer(rank, stages[static_cast<size_t>(here) + 1], bytes, plan_.request.local_ranks));
       return cost.seconds;
     }
     const bool broadcast = line.op == "broadcast";
     const double moved = broadcast ? bytes : bytes * static_cast<double>(line.group_size) / static_cast<double>(line.group_size - 1);
     WEFT_ASSIGN_OR_RETURN(const CollectiveCost cost, collective_cost(cost_->device(), broadcast ? CollectiveKind::kBroadcast : CollectiveKind::kAllGather,
-                                                                     env.groups[static_cast<size_t>(line.axis)], moved));
+                                                                     groups[static_cast<size_t>(line.axis)], moved));
     return cost.seconds;
   }
 
@@ -452,11 +484,12 @@ class Planner {
 
   const PlanOptions& options_;
   Layout layout_;
+  const std::unique_ptr<PlanStore> own_store_;
+  PlanStore& store_;
   Plan plan_;
   std::optional<Mesh> mesh_;
   Workload workload_;
   StepSetting setting_;
-  std::vector<std::shared_ptr<const StepGraph>> graphs_;
   std::vector<int> like_;  // by stage
   std::optional<CostModel> cost_;
   bool unverified_ = false;

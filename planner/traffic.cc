@@ -77,16 +77,22 @@ std::vector<TrafficLine> traffic_of(const StepGraph& step, const WorkEnv& env, c
   std::vector<TrafficLine> lines;
   ThreadPool pool(1);
   const auto& nodes = step.graph.nodes();
+  std::vector<int64_t> sent(nodes.size(), 0);
   for (size_t n = 0; n < nodes.size(); ++n) {
     std::visit(
         [&](const auto& op) {
           if constexpr (requires { op.axis; op.size; }) {
-            const std::vector<ValueType> in = types_of(step.graph, nodes[n].in), out = types_of(step.graph, nodes[n].out);
             using T = std::decay_t<decltype(op)>;
             const bool picks = follows_picks<T>(nodes[n]);
-            int64_t bytes = rank == nullptr || picks ? op.work(in, out, env).bytes_sent : sent_by(op, step.graph, nodes[n], *rank, pool);
+            int64_t& bytes = sent[n];
+            if (const auto first = static_cast<size_t>(step.alike[n]); first != n) {
+              bytes = sent[first];
+            } else {
+              const std::vector<ValueType> in = types_of(step.graph, nodes[n].in), out = types_of(step.graph, nodes[n].out);
+              bytes = rank == nullptr || picks ? op.work(in, out, env).bytes_sent : sent_by(op, step.graph, nodes[n], *rank, pool);
+              if (engine != nullptr) bytes = in_dtypes_of(*engine, op, in, out, bytes);
+            }
             if (bytes == 0) return;  // slices move nothing
-            if (engine != nullptr) bytes = in_dtypes_of(*engine, op, in, out, bytes);
             add(lines, {std::string(op.kName), op.axis, op.size, step.node_repeat[n], bytes * step.node_repeat[n], picks});
           }
         },
@@ -95,14 +101,12 @@ std::vector<TrafficLine> traffic_of(const StepGraph& step, const WorkEnv& env, c
   return lines;
 }
 
-std::vector<TrafficLine> engine_traffic(const StepGraph& step, const Layout& layout, int64_t logit_rows, int64_t vocab_size) {
+std::vector<TrafficLine> engine_traffic(std::span<const int64_t> sent_bytes, int stage, const Layout& layout, int64_t logit_rows, int64_t vocab_size) {
   std::vector<TrafficLine> lines;
   const MeshSizes& mesh = layout.mesh;
-  const SentBytes logits = logit_bytes(layout, step.key.stage, logit_rows, vocab_size);
+  const SentBytes logits = logit_bytes(layout, stage, logit_rows, vocab_size);
   if (mesh.pp > 1) {
-    for (const std::string& name : step.sent) {
-      add(lines, {"send", MeshAxis::kPp, mesh.pp, 1, step.graph.value(step.graph.find(name)).type.tensor.bytes()});
-    }
+    for (const int64_t bytes : sent_bytes) add(lines, {"send", MeshAxis::kPp, mesh.pp, 1, bytes});
     add(lines, {"broadcast", MeshAxis::kPp, mesh.pp, 1, logits[static_cast<size_t>(MeshAxis::kPp)]});
   }
   if (mesh.dp > 1) add(lines, {"all_gather", MeshAxis::kDp, mesh.dp, 1, logits[static_cast<size_t>(MeshAxis::kDp)]});

@@ -31,9 +31,9 @@ struct StepOnRank {
 // gathers travel in its dtypes; null: as the graph says.
 std::vector<TrafficLine> traffic_of(const StepGraph& step, const WorkEnv& env, const EngineProfile* engine = nullptr,
                                     const StepOnRank* rank = nullptr);
-// What the runtime sends besides: values between stages, and the logits that every rank gets. The graph is one of exactly the rows
-// of the step; logit_rows: of this rank's data-parallel group.
-std::vector<TrafficLine> engine_traffic(const StepGraph& step, const Layout& layout, int64_t logit_rows, int64_t vocab_size);
+// What the runtime sends besides: values between stages, and the logits that every rank gets. sent_bytes: of the values that go to the
+// next stage, in a graph of exactly the rows of the step; logit_rows: of this rank's data-parallel group.
+std::vector<TrafficLine> engine_traffic(std::span<const int64_t> sent_bytes, int stage, const Layout& layout, int64_t logit_rows, int64_t vocab_size);
 
 int64_t total_sent(const std::vector<TrafficLine>& lines);
 

@@ -226,6 +226,9 @@ struct ExpertDispatch {
   int64_t experts = 0;   // of one rank
   int64_t capacity = 0;  // R
 
+  // Every rank may send all of its rows.
+  int64_t capacity_for(TypeSpan in) const { return size * in[0].shape()[0]; }
+
   template <class Self, class F>
   static void visit_fields(Self& self, F&& f) {
     f("axis", self.axis);

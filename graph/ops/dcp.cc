@@ -42,6 +42,13 @@ int64_t entry_bytes(const TensorType& entries) { return TensorType{entries.dtype
 
 }  // namespace
 
+int64_t FetchEntries::capacity_for(TypeSpan in, int64_t rows) const {
+  const Shape& cache = in[0].shape();
+  const int64_t of_request = max_context / ratio;
+  const int64_t of_row = in.size() == 1 ? of_request : std::min(of_request, in[1].shape()[1]);
+  return std::max<int64_t>(1, std::min(size * cache[0] * cache[1], rows * of_row));
+}
+
 Result<ValueTypes> FetchEntries::infer(TypeSpan in) const {
   WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, 1, 2));
   WEFT_RETURN_IF_ERROR(expect_range(kName, "size of the group", size, 2, 1 << 20));

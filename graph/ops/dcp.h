@@ -25,6 +25,9 @@ struct FetchEntries {
   int64_t max_context = 0;  // of one request
   int64_t capacity = 0;
 
+  // Of a step of `rows` rows: all that there is room for, or what every row may see or has picked.
+  int64_t capacity_for(TypeSpan in, int64_t rows) const;
+
   template <class Self, class F>
   static void visit_fields(Self& self, F&& f) {
     f("axis", self.axis);

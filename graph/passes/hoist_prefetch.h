@@ -10,6 +10,7 @@
 
 namespace weft {
 
-Result<Graph> hoist_prefetch(const Graph& graph);
+// verified: as ShardOptions::verified.
+Result<Graph> hoist_prefetch(const Graph& graph, bool verified = true);
 
 }  // namespace weft

@@ -18,7 +18,7 @@ struct StageGraph {
 };
 
 // `begins`: the first layer of every stage, ascending from 0. A graph without layers is all in the last stage. Errors: a value that
-// skips a stage.
-Result<StageGraph> pipeline_stage(const Graph& graph, int stage, std::span<const int64_t> begins);
+// skips a stage. verified: as ShardOptions::verified.
+Result<StageGraph> pipeline_stage(const Graph& graph, int stage, std::span<const int64_t> begins, bool verified = true);
 
 }  // namespace weft

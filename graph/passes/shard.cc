@@ -30,6 +30,7 @@ class Sharder {
         rows_(graph.nodes().size(), RowSet::kAll) {}
 
   Result<Graph> run() {
+    place_weights();
     choose_rows();
     WEFT_RETURN_IF_ERROR(add_values());
     for (size_t n = 0; n < from_.nodes().size(); ++n) WEFT_RETURN_IF_ERROR(add(n));
@@ -37,7 +38,7 @@ class Sharder {
       WEFT_ASSIGN_OR_RETURN(const ValueId whole, convert(id, Placements{}, {}));
       to_.mark_result(whole);
     }
-    WEFT_RETURN_IF_ERROR(verify(to_, options_.mesh));
+    if (options_.verified) WEFT_RETURN_IF_ERROR(verify(to_, options_.mesh));
     return std::move(to_);
   }
 
@@ -46,13 +47,20 @@ class Sharder {
 
   RowSet keys() const { return options_.keys.value_or(options_.writers); }
 
-  bool is_gathered(const Value& weight) const { return options_.gathered && options_.gathered(weight); }
+  void place_weights() {
+    weights_.resize(from_.values().size());
+    for (size_t id = 0; id < weights_.size(); ++id) {
+      const Value& value = from_.values()[id];
+      if (is_weight(value.role)) weights_[id] = {options_.weight_placement(value), options_.gathered && options_.gathered(value)};
+    }
+  }
+
+  bool is_gathered(ValueId weight) const { return weights_[static_cast<size_t>(weight)].gathered; }
 
   bool splits_weight(const Node& node, MeshAxis axis) const {
     for (ValueId id : node.in) {
-      const Value& value = from_.value(id);
-      if (is_weight(value.role) && !is_gathered(value) &&
-          on(options_.weight_placement(value), axis).kind == Placement::Kind::kSharded) {
+      if (is_weight(from_.value(id).role) && !is_gathered(id) &&
+          on(weights_[static_cast<size_t>(id)].placement, axis).kind == Placement::Kind::kSharded) {
         return true;
       }
     }
@@ -163,7 +171,7 @@ class Sharder {
       if (value.role == ValueRole::kActivation) continue;
       ValueType type = value.type;
       if (is_weight(value.role)) {
-        WEFT_ASSIGN_OR_RETURN(type, local_type(value, options_.weight_placement(value)));
+        WEFT_ASSIGN_OR_RETURN(type, local_type(value, weights_[id].placement));
       }
       if (value.role == ValueRole::kState) {
         type.placement = with_row_set({}, options_.writers);
@@ -281,7 +289,7 @@ class Sharder {
   char letter(const Node& node, const ShardRule& rule, MeshAxis axis, RowSet rows) const {
     for (size_t i = 0; i < node.in.size() && i < rule.in.size(); ++i) {
       if (!is_weight(from_.value(node.in[i]).role) || rule.in[i].empty()) continue;
-      if (is_gathered(from_.value(node.in[i]))) continue;
+      if (is_gathered(node.in[i])) continue;
       const Placement& p = on(to_.value(made_[node.in[i]]).type.placement, axis);
       if (p.kind == Placement::Kind::kSharded) return rule.in[i][static_cast<size_t>(p.dim)];
     }
@@ -361,7 +369,7 @@ class Sharder {
     for (size_t i = 0; i < node.in.size(); ++i) {
       const ValueId id = node.in[i];
       const Value& value = from_.value(id);
-      if (is_weight(value.role) && is_gathered(value)) {
+      if (is_weight(value.role) && is_gathered(id)) {
         WEFT_ASSIGN_OR_RETURN(const ValueId whole, gather_weight(id, node.region));
         in.push_back(whole);
         continue;
@@ -483,13 +491,10 @@ class Sharder {
     const SparseAttention::Inputs at = attention.inputs(in.size());
     ValueId &entries = in[static_cast<size_t>(at.entries)], *picks = at.picks < 0 ? nullptr : &in[static_cast<size_t>(at.picks)];
     const int64_t n = size(MeshAxis::kDcp), rows = to_.value(in[0]).type.shape()[0];
-    const Shape& cache = to_.value(entries).type.shape();
-    const int64_t of_request = attention.max_context / attention.ratio;
-    const int64_t of_row = picks == nullptr ? of_request : std::min(of_request, to_.value(*picks).type.shape()[1]);
-    const FetchEntries fetch{MeshAxis::kDcp, n, attention.ratio, attention.max_context,
-                             std::max<int64_t>(1, std::min(n * cache[0] * cache[1], rows * of_row))};
     std::vector<ValueId> from = {entries};
     if (picks != nullptr) from.push_back(*picks);
+    FetchEntries fetch{MeshAxis::kDcp, n, attention.ratio, attention.max_context};
+    fetch.capacity = fetch.capacity_for(types_of(to_, from), rows);
     WEFT_ASSIGN_OR_RETURN(const auto fetched, to_.add_node(fetch, std::move(from), name + ".entries", node.region, Stream::kComm));
     entries = fetched[0];
     if (picks != nullptr) *picks = fetched[1];
@@ -513,9 +518,10 @@ class Sharder {
       WEFT_ASSIGN_OR_RETURN(const ValueId placed, convert(node.in[i], split, node.region));
       in.push_back(placed);
     }
-    const int64_t local = to_.value(made_[node.in[3]]).type.shape()[0], capacity = n * to_.value(in[0]).type.shape()[0];
-    WEFT_ASSIGN_OR_RETURN(const auto sent, to_.add_node(ExpertDispatch{kEp, n, local, capacity}, in, name + ".dispatch",
-                                                        node.region, Stream::kComm));
+    const int64_t local = to_.value(made_[node.in[3]]).type.shape()[0];
+    ExpertDispatch dispatch{kEp, n, local};
+    dispatch.capacity = dispatch.capacity_for(types_of(to_, in));
+    WEFT_ASSIGN_OR_RETURN(const auto sent, to_.add_node(dispatch, in, name + ".dispatch", node.region, Stream::kComm));
     std::vector<ValueId> slot_in = {sent[0], sent[1], sent[2]};
     for (size_t i = 3; i < node.in.size(); ++i) slot_in.push_back(made_[node.in[i]]);
     WEFT_ASSIGN_OR_RETURN(const auto slots, to_.add_node(ExpertSlots{experts}, std::move(slot_in), name + ".slots", node.region,
@@ -580,6 +586,11 @@ class Sharder {
       return false;
     }
   };
+  struct WeightPlace {
+    Placements placement{};
+    bool gathered = false;
+  };
+  std::vector<WeightPlace> weights_;                         // by old value: where the layout has it
   std::vector<std::map<Placements, ValueId, Less>> placed_;  // by old value: its new values by placement
   std::vector<ValueId> made_;                                // by old value: as its node made it
   std::vector<int> maker_;                                   // by old value: node, -1: none

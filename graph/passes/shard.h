@@ -47,6 +47,7 @@ struct ShardOptions {
   std::optional<RowSet> router;  // rows of the product that routing is made from; none: those of the experts that it feeds
   RowSet unique = RowSet::kAll;  // rows that no other rank of an expert group has
   bool canonical_sums = true;    // a sum over ranks follows its canonical tree; false: plans of other engines
+  bool verified = true;          // the result is verified; false: for those who build many graphs of what is verified elsewhere
   // Most rows of each set in a step of this shape; [kAll] is the step's own capacity.
   std::array<int64_t, kNumRowSets> capacity{};
 };
