@@ -143,6 +143,36 @@ TEST_F(PlanCommands, PagesShowWhatTheirCommandsPrint) {
   }
 }
 
+// A figure that rests on a device number that nobody verified is marked in every output; nothing is where all of them are verified.
+TEST_F(PlanCommands, UnverifiedFiguresAreMarkedEverywhere) {
+  std::ifstream in(WEFT_SOURCE_DIR "/devices/h20-96g.json");
+  std::string profile{std::istreambuf_iterator<char>(in), {}};
+  for (size_t at; (at = profile.find("\"verified\": false")) != std::string::npos;) profile.replace(at, 17, "\"verified\": true");
+  std::ofstream(dir_.path() / "verified.json") << profile;
+  const struct {
+    const char *args, *mark;
+  } outputs[] = {
+      {"plan deepseek-v4-flash --layout tp8+ep8 --device @D", "nobody verified"},
+      {"plan deepseek-v4-flash --layout tp8+ep8 --device @D --json", "\"unverified\":[\"h20-96g: "},
+      {"plan deepseek-v4-flash --layout tp8+ep8 --device @D --html @T/page.html && cat @T/page.html", "\"unverified\":[\"h20-96g: "},
+      {"plan diff deepseek-v4-flash tp8+ep8 dp8+ep8 --device @D", "nobody verified"},
+      {"plan diff deepseek-v4-flash tp8+ep8 dp8+ep8 --device @D --json", "\"unverified\":[\"h20-96g: "},
+      {"plan trace deepseek-v4-flash --layout tp8+ep8 --device @D", "\"unverified\":[\"h20-96g: "},
+      {"plan search @S --devices 2 --device @D --prompt 64 --gen 8 --max-batch 2", "nobody verified"},
+      {"plan search @S --devices 2 --device @D --prompt 64 --gen 8 --max-batch 2 --json", "\"unverified\":[\"h20-96g: "},
+  };
+  for (const auto& output : outputs) {
+    for (const bool verified : {false, true}) {
+      std::string args = output.args;
+      const std::string device = verified ? (dir_.path() / "verified.json").string() : "h20-96g";
+      for (size_t at; (at = args.find("@D")) != std::string::npos;) args.replace(at, 2, device);
+      const Output found = weft(args);
+      EXPECT_EQ(found.code, 0) << args << "\n" << found.err;
+      EXPECT_EQ(found.out.find(output.mark) != std::string::npos, !verified) << args << "\n" << found.out.substr(0, 4000);
+    }
+  }
+}
+
 // Ranks that nobody can run here take the same way.
 TEST_F(PlanCommands, ThousandsOfRanks) {
   const Json plan = run_json("plan deepseek-v4-pro --layout dp128pp8tp4+ep128 --batch 4096 --device h200-sxm");

@@ -197,8 +197,11 @@ Result<OpCost> CostModel::cost(const Op& op, TypeSpan in, TypeSpan out, const Co
     work_env.segments = set == RowSet::kAll ? std::span<const Segment>(env.batch->segments) : env.row_sets->of(Rows::kTokens, set).segments;
     if (work_env.segments.empty()) work_env.segments = {&kNoRows, 1};
   }
-  const Work work = std::visit([&](const auto& o) { return o.work(in, out, work_env); }, op);
-  if (work.pattern != CommPattern::kNone) return collective(op, work, env);
+  Work work = std::visit([&](const auto& o) { return o.work(in, out, work_env); }, op);
+  if (work.pattern != CommPattern::kNone) {
+    if (env.engine != nullptr) work.bytes_sent = sent_bytes_of(*env.engine, op, in, out, work.bytes_sent);
+    return collective(op, work, env);
+  }
   return local(op, work, in, out, env);
 }
 

@@ -13,6 +13,7 @@
 #include "planner/collective_cost.h"
 #include "planner/device_profile.h"
 #include "planner/efficiency.h"
+#include "planner/engine_profile.h"
 
 namespace weft {
 
@@ -47,6 +48,7 @@ struct CostEnv {
   const StepBatch* batch = nullptr;   // null: every row at the end of the longest context
   const RowSets* row_sets = nullptr;  // of the rank; may be null where no value is split over rows
   std::array<GroupShape, kNumMeshAxes> groups = {};  // by axis
+  const EngineProfile* engine = nullptr;  // sums and gathers travel in its dtypes; null: as the graph says
   // Bytes that the step touches on this device (weights, caches, arena; all local ranks): what fits the cache stays there from
   // step to step. 0: nothing stays.
   double working_set_bytes = 0;

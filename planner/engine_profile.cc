@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/int_math.h"
+#include "comm/bytes.h"
 #include "io/json_fields.h"
 #include "planner/profile_files.h"
 
@@ -231,6 +232,21 @@ EngineWeight engine_weight(const EngineProfile& engine, const HeldWeight& weight
     held.unverified = held.unverified || !rule.verified;
   }
   return held;
+}
+
+int64_t sent_bytes_of(const EngineProfile& engine, const Op& op, TypeSpan in, TypeSpan out, int64_t bytes) {
+  constexpr int64_t kBitsOfAByte = 8;
+  const auto scaled = [](int64_t n, std::optional<DType> to, int64_t from_bits) { return to ? n * dtype_bits(*to) / from_bits : n; };
+  const auto reduced = [&](int64_t size) {
+    const Shape& shape = in[0].shape();
+    const int64_t sums = reduce_scatter_bytes(size, shape[0], shape[0] == 0 ? 0 : shape.num_elements() / shape[0]);
+    return scaled(sums, engine.reduce_dtype, kPartialBytes * kBitsOfAByte) + scaled(bytes - sums, engine.gather_dtype, dtype_bits(out[0].dtype()));
+  };
+  if (const auto* sum = std::get_if<AllReduce>(&op)) return reduced(sum->size);
+  if (const auto* sum = std::get_if<ReduceScatter>(&op)) return reduced(sum->size);
+  // Weights travel as they are stored.
+  if (std::holds_alternative<AllGather>(op) && in[0].rows != Rows::kStatic) return scaled(bytes, engine.gather_dtype, dtype_bits(in[0].dtype()));
+  return bytes;
 }
 
 int64_t reserve_bytes(const ReserveRule& rule, int64_t communicators, int64_t max_positions) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "graph/op.h"
 #include "models/weight_split.h"
 #include "planner/device_profile.h"
 #include "sharding/layout.h"
@@ -111,6 +112,9 @@ struct EngineWeight {
   int64_t bytes() const { return omitted ? 0 : TensorType{dtype, {elements}}.bytes(); }
 };
 EngineWeight engine_weight(const EngineProfile& engine, const HeldWeight& weight, const Layout& layout);
+
+// What a collective of weft that sends `bytes` sends in the engine's dtypes.
+int64_t sent_bytes_of(const EngineProfile& engine, const Op& op, TypeSpan in, TypeSpan out, int64_t bytes);
 
 int64_t reserve_bytes(const ReserveRule& rule, int64_t communicators, int64_t max_positions);
 

@@ -337,6 +337,7 @@ class Planner {
     env.batch = &work.batch;
     env.row_sets = &place.rows;
     env.groups = group_shapes(place.rank);
+    env.engine = r.engine.get();
     env.working_set_bytes = working_set(step->key.stage);
 
     const auto& nodes = step->graph.nodes();

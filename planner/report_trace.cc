@@ -27,7 +27,8 @@ class Trace {
       if (plan_.decode.rows > 0) at = step(rank, stage, plan_.decode, at);
       for (const StepPlan& draft : plan_.drafts) at = step(rank, stage, draft, at);
     }
-    return fmt::format("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[{}]}}\n", events_);
+    return fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{{\"unverified\":{}}},\"traceEvents\":[{}]}}\n",
+                       nlohmann::json(plan_.unverified).dump(), events_);
   }
 
  private:

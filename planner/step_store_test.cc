@@ -183,7 +183,7 @@ TEST(StepStore, GraphsBuiltFollowDistinctLayers) {
   EXPECT_EQ(built("dp8tp8+ep8", 512), one_stage);      // 64 ranks
   EXPECT_EQ(built("dp512tp8+ep8", 4096), one_stage);   // 4096 ranks
   const int64_t stages = built("pp8tp8+ep8", 16);
-  EXPECT_LE(stages, 6 * one_stage);                    // kinds of stages: the first, the last, those between by where their layers begin
+  EXPECT_LE(stages, 9 * one_stage);                    // eight stages, some of which need more periods
   EXPECT_EQ(built("dp64pp8tp8+ep8", 4096), stages);
   EXPECT_LE(one_stage, 10);
 }

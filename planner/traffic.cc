@@ -18,22 +18,6 @@ void add(std::vector<TrafficLine>& lines, TrafficLine line) {
   at->bytes_sent += line.bytes_sent;
 }
 
-// What the op's bytes are where sums travel in another dtype than fp32 and gathers in another than the value's.
-template <class T>
-int64_t in_dtypes_of(const EngineProfile& engine, const T& op, TypeSpan in, TypeSpan out, int64_t bytes) {
-  const auto scaled = [](int64_t n, std::optional<DType> to, int64_t from_bits) { return to ? n * dtype_bits(*to) / from_bits : n; };
-  constexpr int64_t kBitsOfAByte = 8;
-  if constexpr (std::is_same_v<T, AllReduce> || std::is_same_v<T, ReduceScatter>) {
-    const Shape& shape = in[0].shape();
-    const int64_t sums = reduce_scatter_bytes(op.size, shape[0], shape[0] == 0 ? 0 : shape.num_elements() / shape[0]);
-    return scaled(sums, engine.reduce_dtype, kPartialBytes * kBitsOfAByte) + scaled(bytes - sums, engine.gather_dtype, dtype_bits(out[0].dtype()));
-  } else if constexpr (std::is_same_v<T, AllGather>) {
-    if (in[0].rows == Rows::kStatic) return bytes;  // weights travel as they are stored
-    return scaled(bytes, engine.gather_dtype, dtype_bits(in[0].dtype()));
-  }
-  return bytes;
-}
-
 // What a node sends depends on what rows picked.
 template <class T>
 bool follows_picks(const Node& node) {
@@ -90,7 +74,7 @@ std::vector<TrafficLine> traffic_of(const StepGraph& step, const WorkEnv& env, c
             } else {
               const std::vector<ValueType> in = types_of(step.graph, nodes[n].in), out = types_of(step.graph, nodes[n].out);
               bytes = rank == nullptr || picks ? op.work(in, out, env).bytes_sent : sent_by(op, step.graph, nodes[n], *rank, pool);
-              if (engine != nullptr) bytes = in_dtypes_of(*engine, op, in, out, bytes);
+              if (engine != nullptr) bytes = sent_bytes_of(*engine, op, in, out, bytes);
             }
             if (bytes == 0) return;  // slices move nothing
             add(lines, {std::string(op.kName), op.axis, op.size, step.node_repeat[n], bytes * step.node_repeat[n], picks});

@@ -38,6 +38,24 @@ function plot(label, xAxis, yAxis) {
   return { root, x, y, left, right: width - right, top, bottom: height - bottom };
 }
 
+// Writes texts that neither cover each other nor leave the plot: each at the first of its places [x, y, anchor] that is free, or nowhere.
+function labels(chart) {
+  const taken = [], letter = 6.7, above = 11, below = 4;
+  const box = (text, [x, y, anchor]) => {
+    const width = letter * text.length, left = anchor === "end" ? x - width : anchor === "middle" ? x - width / 2 : x;
+    return { left, right: left + width, top: y - above, bottom: y + below };
+  };
+  const free = (b) => b.left >= chart.left && b.right <= chart.right && b.top >= chart.top && b.bottom <= chart.bottom &&
+    !taken.some((t) => b.left < t.right && t.left < b.right && b.top < t.bottom && t.top < b.bottom);
+  return (text, places, attributes) => {
+    const place = places.find((p) => free(box(text, p)));
+    if (!place) return false;
+    taken.push(box(text, place));
+    chart.root.append(draw("text", { x: place[0], y: place[1], "text-anchor": place[2], ...attributes }, text));
+    return true;
+  };
+}
+
 function circle(chart, px, py, radius, color, text) {
   return withTip(draw("circle", { class: "mark", cx: chart.x(px), cy: chart.y(py), r: radius, fill: color, "fill-opacity": 0.85 }), text);
 }

@@ -46,10 +46,12 @@ function roofline(stage, roof) {
     { low: power(Math.min(...ops.map(y)), false), high: top, log: true, name: "flop/s", text: (t) => rate(t, "") });
   // The slope of memory, cut at the edges of the plot, and a roof for each dtype.
   const bandwidth = roof.memory_bytes_per_s, edge = (px) => Math.min(Math.max(px, chart.left), chart.right);
-  for (const [dtype, peak] of peaks) {
-    const from = edge(chart.x(peak / bandwidth));
-    chart.root.append(draw("path", { class: "roof", d: `M${from} ${chart.y(peak)}H${chart.right}` }),
-      draw("text", { x: chart.right - 4, y: chart.y(peak) - 5, "text-anchor": "end" }, `${dtype} ${rate(peak, "flop/s")}`));
+  const write = labels(chart);
+  for (const peak of new Set(peaks.map((p) => p[1]))) {
+    const from = edge(chart.x(peak / bandwidth)), dtypes = peaks.filter((p) => p[1] === peak).map((p) => p[0]);
+    chart.root.append(draw("path", { class: "roof", d: `M${from} ${chart.y(peak)}H${chart.right}` }));
+    write(`${dtypes.join(", ")} ${rate(peak, "flop/s")}`,
+      [4, 180, 360].flatMap((left) => [[chart.right - left, chart.y(peak) - 5, "end"], [chart.right - left, chart.y(peak) + 14, "end"]]));
   }
   const high = peaks.length > 0 ? peaks[0][1] : top;
   const xLow = Math.max(ops.reduce((low, op) => Math.min(low, x(op)), Infinity) / 10, 1e-9);
@@ -61,15 +63,20 @@ function roofline(stage, roof) {
   if (points.length > 1) {
     chart.root.append(draw("path", { class: "roof", d: "M" + points.join("L") }));
     const [px, py] = points[Math.floor(points.length / 3)].split(" ").map(Number);
-    chart.root.append(draw("text", { x: px - 8, y: py - 8, "text-anchor": "end" }, `memory ${rate(bandwidth, "B/s")}`));
+    write(`memory ${rate(bandwidth, "B/s")}`, [[px - 8, py - 8, "end"], [px + 10, py + 16, "start"]]);
   }
-  const most = Math.max(...ops.map((op) => op.seconds));
-  for (const op of ops.slice().sort((a, b) => b.seconds - a.seconds)) {
-    chart.root.append(circle(chart, x(op), y(op), 3.5 + 11 * Math.sqrt(op.seconds / most), BOUND_COLORS[op.bound], opText(op)));
+  const sorted = ops.slice().sort((a, b) => b.seconds - a.seconds), most = sorted[0].seconds;
+  const radius = (op) => 3.5 + 11 * Math.sqrt(op.seconds / most);
+  for (const op of sorted) chart.root.append(circle(chart, x(op), y(op), radius(op), BOUND_COLORS[op.bound], opText(op)));
+  const kNamed = 8;  // ops that take most of the step
+  for (const op of sorted.slice(0, kNamed)) {
+    const px = chart.x(x(op)), py = chart.y(y(op)), r = radius(op) + 4;
+    write(op.name, [[px + r, py + 4, "start"], [px - r, py + 4, "end"], [px, py - r, "middle"], [px, py + r + 10, "middle"], [px + r, py + r + 8, "start"],
+      [px - r, py - r, "end"]], { class: "named" });
   }
   const left = stage.ops.length - ops.length;
   return el("div", {}, [chart.root, legend(Object.entries(BOUND_COLORS).map(([bound, color]) => [color, "bound by " + BOUND_NAMES[bound]])),
-    el("p", { class: "note" }, `A dot is an op of all layers; its area is its share of the step.` + (left > 0 ? ` Left out, since they do no arithmetic: ${left}.` : ""))]);
+    el("p", { class: "note" }, `A dot is an op of all layers; its area is its share of the step. The ${Math.min(kNamed, sorted.length)} longest are named where there is room.` + (left > 0 ? ` Left out, since they do no arithmetic: ${left}.` : ""))]);
 }
 
 function opTable(step, stage) {
