@@ -152,7 +152,7 @@ TEST_F(PlanCommands, UnverifiedFiguresAreMarkedEverywhere) {
   const struct {
     const char *args, *mark;
   } outputs[] = {
-      {"plan deepseek-v4-flash --layout tp8+ep8 --device @D", "nobody verified"},
+      {"plan deepseek-v4-flash --layout tp8+ep8 --device @D", "unverified figures ("},
       {"plan deepseek-v4-flash --layout tp8+ep8 --device @D --json", "\"unverified\":[\"h20-96g: "},
       {"plan deepseek-v4-flash --layout tp8+ep8 --device @D --html @T/page.html && cat @T/page.html", "\"unverified\":[\"h20-96g: "},
       {"plan diff deepseek-v4-flash tp8+ep8 dp8+ep8 --device @D", "nobody verified"},
