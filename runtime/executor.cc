@@ -109,103 +109,107 @@ Status Executor::run(const StepBatch& batch, const RowSets& rows, std::span<cons
   copy_in(kPositionsInput, batch.positions.data(), batch.num_tokens() * static_cast<int64_t>(sizeof(int32_t)));
   for (const Input& input : inputs) copy_in(input.name, input.view.data, input.view.type.bytes());
 
-  // Prefetches under way, in the order of their start: every rank waits for them at the same nodes.
-  struct Started {
-    size_t node;
-    Communicator* group;
-    Communicator::Request request;
-  };
-  std::vector<Started> started;
-  const auto failed_at = [&](const Node& node, const Status& status) {
-    const std::string where = node.out.empty() ? node.region : graph_.value(node.out[0]).name;
-    return Status(status.code(), fmt::format("{} ({}): {}", where, op_name(node.op), status.message()));
-  };
-  const auto observe = [&](const Node& node, std::span<const TensorView> out) {
-    for (size_t i = 0; watch.observer != nullptr && i < out.size(); ++i) {
-      const ValueType& type = graph_.value(node.out[i]).type;
-      const bool of_step = type.rows == Rows::kTokens || type.rows == Rows::kLogits;
-      const RowSet set = of_step ? row_set(type.placement) : RowSet::kAll;
-      (*watch.observer)(graph_.value(node.out[i]), out[i],
-                        set == RowSet::kAll ? std::span<const int32_t>() : rows.of(type.rows, set).rows);
-    }
-  };
-  const auto finish = [&](const Started& one) -> Status {
-    const Node& node = graph_.nodes()[one.node];
-    const auto start = watch.timer != nullptr ? OpTimer::Clock::now() : OpTimer::Clock::time_point();
-    if (const Status status = one.group->wait(one.request); !status.ok()) return failed_at(node, status);
-    if (watch.timer != nullptr) watch.timer->add(graph_, node, OpTimer::Clock::now() - start, 0);
-    const TensorView view = view_of(node.out[0], batch, &rows, arena);
-    observe(node, {&view, 1});
-    return {};
-  };
-  // What the node uses must be there; what else is under way goes on.
-  const auto finish_inputs = [&](const Node& node) -> Status {
-    const auto used = [&](const Started& one) {
-      return std::find(node.in.begin(), node.in.end(), graph_.nodes()[one.node].out[0]) != node.in.end();
-    };
-    for (const Started& one : started) {
-      if (used(one)) WEFT_RETURN_IF_ERROR(finish(one));
-    }
-    std::erase_if(started, used);
-    for (const Started& one : started) one.group->progress();
-    return {};
-  };
+  Step step{batch, rows, arena, watch};
+  for (size_t n = 0; n < graph_.nodes().size(); ++n) WEFT_RETURN_IF_ERROR(run_node(n, step));
+  for (const Step::Started& one : step.started) WEFT_RETURN_IF_ERROR(finish(one, step));
+  return {};
+}
 
-  std::vector<TensorView> in, out;
-  for (size_t n = 0; n < graph_.nodes().size(); ++n) {
-    const Node& node = graph_.nodes()[n];
-    if (!started.empty()) WEFT_RETURN_IF_ERROR(finish_inputs(node));
-    in.clear();
-    out.clear();
-    for (ValueId id : node.in) in.push_back(view_of(id, batch, &rows, arena));
-    for (ValueId id : node.out) out.push_back(view_of(id, batch, &rows, arena));
-    RunContext ctx{in, out, {arena + plan_.scratch_offset[n], static_cast<size_t>(plan_.scratch_bytes[n])}, batch, *pool_, isa_};
-    ctx.ranks = ranks_;
-    ctx.row_sets = &rows;
-    ctx.received_rows = &received_rows_;
-    if (!node.in.empty()) {
-      ctx.rows = graph_.value(node.in[0]).type.rows;
-      ctx.row_set = row_set(graph_.value(node.in[0]).type.placement);
-    }
-    if (node.in.size() > 1) ctx.key_row_set = row_set(graph_.value(node.in[1]).type.placement);
-    for (ValueId id : node.in) {
-      if (graph_.value(id).role == ValueRole::kState) ctx.cache_shard = cache_shard(graph_.value(id).type.placement, *ranks_);
-      if (!ctx.cache_shard.whole()) break;
-    }
-    if (!node.out.empty()) {
-      ctx.out_row_set = row_set(graph_.value(node.out[0]).type.placement);
-      ctx.name = graph_.value(node.out[0]).name;
-    } else {
-      ctx.name = graph_.value(node.in.back()).name;  // the cache that it fills
-    }
-    if (watch.sent != nullptr) {
-      std::visit([&](const auto& op) {
-        if constexpr (requires { op.axis; op.size; }) (*watch.sent)[static_cast<size_t>(op.axis)] += op.bytes_sent(ctx);
-      }, node.op);
-    }
-    const auto start = watch.timer != nullptr ? OpTimer::Clock::now() : OpTimer::Clock::time_point();
-    // On the prefetch stream an op is only begun, if it can be.
-    bool goes_on = false;
-    const Status status = std::visit([&](const auto& op) -> Status {
-      if constexpr (requires { op.start(ctx); }) {
-        if (node.stream == Stream::kPrefetch) {
-          WEFT_ASSIGN_OR_RETURN(const Communicator::Request request, op.start(ctx));
-          started.push_back({n, ranks_->group_of(op.axis), request});
-          goes_on = true;
-          return {};
-        }
-      }
-      return op.run(ctx);
-    }, node.op);
-    if (watch.timer != nullptr) watch.timer->add(graph_, node, OpTimer::Clock::now() - start);
-    if (!status.ok()) return failed_at(node, status);
-    // What the dispatch brought is known only now.
-    if (std::holds_alternative<ExpertDispatch>(node.op)) {
-      for (size_t i = 0; i < out.size(); ++i) out[i] = view_of(node.out[i], batch, &rows, arena);
-    }
-    if (!goes_on) observe(node, out);
+Status Executor::failed_at(const Node& node, const Status& status) const {
+  const std::string where = node.out.empty() ? node.region : graph_.value(node.out[0]).name;
+  return Status(status.code(), fmt::format("{} ({}): {}", where, op_name(node.op), status.message()));
+}
+
+void Executor::observe(const Node& node, std::span<const TensorView> out, const Step& step) const {
+  for (size_t i = 0; step.watch.observer != nullptr && i < out.size(); ++i) {
+    const ValueType& type = graph_.value(node.out[i]).type;
+    const bool of_step = type.rows == Rows::kTokens || type.rows == Rows::kLogits;
+    const RowSet set = of_step ? row_set(type.placement) : RowSet::kAll;
+    (*step.watch.observer)(graph_.value(node.out[i]), out[i],
+                           set == RowSet::kAll ? std::span<const int32_t>() : step.rows.of(type.rows, set).rows);
   }
-  for (const Started& one : started) WEFT_RETURN_IF_ERROR(finish(one));
+}
+
+Status Executor::finish(const Step::Started& one, const Step& step) {
+  const Node& node = graph_.nodes()[one.node];
+  OpTimer* timer = step.watch.timer;
+  const auto start = timer != nullptr ? OpTimer::Clock::now() : OpTimer::Clock::time_point();
+  if (const Status status = one.group->wait(one.request); !status.ok()) return failed_at(node, status);
+  if (timer != nullptr) timer->add(graph_, node, OpTimer::Clock::now() - start, 0);
+  const TensorView view = view_of(node.out[0], step.batch, &step.rows, step.arena);
+  observe(node, {&view, 1}, step);
+  return {};
+}
+
+Status Executor::finish_inputs(const Node& node, Step& step) {
+  const auto used = [&](const Step::Started& one) {
+    return std::find(node.in.begin(), node.in.end(), graph_.nodes()[one.node].out[0]) != node.in.end();
+  };
+  for (const Step::Started& one : step.started) {
+    if (used(one)) WEFT_RETURN_IF_ERROR(finish(one, step));
+  }
+  std::erase_if(step.started, used);
+  for (const Step::Started& one : step.started) one.group->progress();
+  return {};
+}
+
+Status Executor::run_node(size_t n, Step& step) {
+  const Node& node = graph_.nodes()[n];
+  const StepBatch& batch = step.batch;
+  const RowSets& rows = step.rows;
+  const RunWatch& watch = step.watch;
+  std::byte* const arena = step.arena;
+  std::vector<TensorView>&in = step.in, &out = step.out;
+  if (!step.started.empty()) WEFT_RETURN_IF_ERROR(finish_inputs(node, step));
+  in.clear();
+  out.clear();
+  for (ValueId id : node.in) in.push_back(view_of(id, batch, &rows, arena));
+  for (ValueId id : node.out) out.push_back(view_of(id, batch, &rows, arena));
+  RunContext ctx{in, out, {arena + plan_.scratch_offset[n], static_cast<size_t>(plan_.scratch_bytes[n])}, batch, *pool_, isa_};
+  ctx.ranks = ranks_;
+  ctx.row_sets = &rows;
+  ctx.received_rows = &received_rows_;
+  if (!node.in.empty()) {
+    ctx.rows = graph_.value(node.in[0]).type.rows;
+    ctx.row_set = row_set(graph_.value(node.in[0]).type.placement);
+  }
+  if (node.in.size() > 1) ctx.key_row_set = row_set(graph_.value(node.in[1]).type.placement);
+  for (ValueId id : node.in) {
+    if (graph_.value(id).role == ValueRole::kState) ctx.cache_shard = cache_shard(graph_.value(id).type.placement, *ranks_);
+    if (!ctx.cache_shard.whole()) break;
+  }
+  if (!node.out.empty()) {
+    ctx.out_row_set = row_set(graph_.value(node.out[0]).type.placement);
+    ctx.name = graph_.value(node.out[0]).name;
+  } else {
+    ctx.name = graph_.value(node.in.back()).name;  // the cache that it fills
+  }
+  if (watch.sent != nullptr) {
+    std::visit([&](const auto& op) {
+      if constexpr (requires { op.axis; op.size; }) (*watch.sent)[static_cast<size_t>(op.axis)] += op.bytes_sent(ctx);
+    }, node.op);
+  }
+  const auto start = watch.timer != nullptr ? OpTimer::Clock::now() : OpTimer::Clock::time_point();
+  // On the prefetch stream an op is only begun, if it can be.
+  bool goes_on = false;
+  const Status status = std::visit([&](const auto& op) -> Status {
+    if constexpr (requires { op.start(ctx); }) {
+      if (node.stream == Stream::kPrefetch) {
+        WEFT_ASSIGN_OR_RETURN(const Communicator::Request request, op.start(ctx));
+        step.started.push_back({n, ranks_->group_of(op.axis), request});
+        goes_on = true;
+        return {};
+      }
+    }
+    return op.run(ctx);
+  }, node.op);
+  if (watch.timer != nullptr) watch.timer->add(graph_, node, OpTimer::Clock::now() - start);
+  if (!status.ok()) return failed_at(node, status);
+  // What the dispatch brought is known only now.
+  if (std::holds_alternative<ExpertDispatch>(node.op)) {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = view_of(node.out[i], batch, &rows, arena);
+  }
+  if (!goes_on) observe(node, out, step);
   return {};
 }
 

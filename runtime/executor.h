@@ -59,6 +59,28 @@ class Executor {
 
  private:
   Executor() = default;
+
+  // A step that is being run.
+  struct Step {
+    const StepBatch& batch;
+    const RowSets& rows;
+    std::byte* arena;
+    const RunWatch& watch;
+    // Prefetches under way, in the order of their start: every rank waits for them at the same nodes.
+    struct Started {
+      size_t node;
+      Communicator* group;
+      Communicator::Request request;
+    };
+    std::vector<Started> started = {};
+    std::vector<TensorView> in = {}, out = {};  // of the node
+  };
+  Status run_node(size_t n, Step& step);
+  // Waits for the prefetches that the node uses; what else is under way goes on.
+  Status finish_inputs(const Node& node, Step& step);
+  Status finish(const Step::Started& one, const Step& step);
+  Status failed_at(const Node& node, const Status& status) const;
+  void observe(const Node& node, std::span<const TensorView> out, const Step& step) const;
   TensorView view_of(ValueId id, const StepBatch& batch, const RowSets* rows, std::byte* arena) const;
 
   Graph graph_;
