@@ -60,7 +60,7 @@ inline std::vector<OpSample> op_samples(std::mt19937_64& random) {
        {tokens(a, {t, heads, hd}), tokens(f32, {t, rope.rotary_dims / 2, 2})}},
       {quantise, {tokens(a, {t, heads, hd})}},
       {QuantiseGroups{heads}, {tokens(a, {t, heads * groups, hd})}},
-      {Linear{.dtype = a, .groups = groups}, {tokens(DType::kI8, {t, groups, k}), fixed(DType::kBF16, {n, k}), tokens(f32, {t, groups, 1})}},
+      {Linear{.dtype = a, .groups = groups}, {tokens(DType::kI8, {t, groups, k + QuantiseGroups::kScaleBytes}), fixed(DType::kBF16, {n, k})}},
       {HcPre{pick(0, 30), number(), number()},
        {tokens(a, {t, streams, d}), fixed(f32, {(2 + streams) * streams, streams * d}),
         fixed(f32, {(2 + streams) * streams}), fixed(f32, {3})}},

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/numeric.h"
+#include "graph/ops/quantise_op.h"
 #include "graph/ops/scratch.h"
 
 namespace weft {
@@ -51,6 +52,9 @@ WeightMatrix weight_matrix(const TensorView& w, const TensorView* scale, int64_t
 
 namespace {
 
+// Elements of x behind the inputs of every group: those that pass by, or the scale of codes.
+int64_t beside(DType x, int64_t rest) { return x == DType::kI8 ? QuantiseGroups::kScaleBytes : rest; }
+
 // Rows and inputs of x as a matrix, from its shape and the inputs that the weight takes.
 struct XMatrix {
   int64_t rows, cols;
@@ -74,12 +78,11 @@ Status expect_int8_weight(std::string_view op, TypeSpan in, int weight, int scal
 }
 
 ShardRule Linear::shard_rule(TypeSpan in) const {
-  // Behind the weight: scales, biases and numbers for all rows are whole; magnitudes of rows go with the rows, scales of codes with
-  // the rows and groups.
+  // Behind the weight: scales, biases and numbers for all rows are whole; magnitudes of rows go with the rows.
   const std::string magnitudes = act_quant == ActQuant::kInt8PerRow ? "t" : "";
   const bool codes = in[0].dtype() == DType::kI8;
   const bool rank3 = in[0].shape().rank() == 3;
-  if (rank3 && x_matrix(in[0].shape(), groups * in[1].shape()[1], rest).per_stream) {
+  if (rank3 && x_matrix(in[0].shape(), groups * in[1].shape()[1], beside(in[0].dtype(), rest)).per_stream) {
     return {{"tsk", "nk", "", magnitudes, ""}, {"tsn"}, "tn", ""};
   }
   // Groups are split whole: their inputs and their outputs together. The letter stands for both. A rank may have one of them.
@@ -89,30 +92,22 @@ ShardRule Linear::shard_rule(TypeSpan in) const {
   }
   const std::string n = grouped ? "k" : "n", w = grouped ? "kc" : "nk";
   const std::string x = rank3 ? "tkc" : "tk", y = heads > 0 ? "t" + n + "d" : "t" + n;
-  std::vector<std::string> inputs = {x, w, "", magnitudes, ""};
-  if (codes) inputs[in.size() - 1] = "tkx";
-  return {std::move(inputs), {y}, grouped || codes ? "tk" : "tnk", grouped || codes ? "" : "k"};
+  return {{x, w, "", magnitudes, ""}, {y}, grouped || codes ? "tk" : "tnk", grouped || codes ? "" : "k"};
 }
 
-// The scales of codes are the last input.
 Status Linear::expect_codes(TypeSpan in) const {
-  const int last = static_cast<int>(in.size()) - 1;
   if (act_quant != ActQuant::kNone || k_blocks != 1 || rest != 0) {
     return invalid_argument(fmt::format("{}: codes of int8 with act_quant {}, k_blocks {}, rest {}; expected none, 1, 0", kName,
                                         EnumText<ActQuant>::kNames[static_cast<size_t>(act_quant)], k_blocks, rest));
   }
   WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "codes", 3));
-  WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, last, "scales of codes", {DType::kF32}));
-  WEFT_RETURN_IF_ERROR(expect_rank(kName, in, last, "scales of codes", 3));
-  WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of scales of codes", in[last].shape()[0], in[0].shape()[0]));
-  WEFT_RETURN_IF_ERROR(expect_dim(kName, "groups of scales of codes", in[last].shape()[1], groups));
-  return expect_dim(kName, "scales of a group of codes", in[last].shape()[2], 1);
+  return expect_dim(kName, "groups of codes", in[0].shape()[1], groups);
 }
 
 Result<ValueTypes> Linear::infer(TypeSpan in) const {
   const bool is_static = act_quant == ActQuant::kInt8Static, codes = !in.empty() && in[0].dtype() == DType::kI8;
-  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, is_static ? 5 : is_int8(act_quant) || codes ? 3 : 2,
-                                     is_static ? 5 : act_quant == ActQuant::kInt8PerRow || codes ? 4 : 3));
+  WEFT_RETURN_IF_ERROR(expect_inputs(kName, in, is_static ? 5 : is_int8(act_quant) ? 3 : 2,
+                                     is_static ? 5 : act_quant == ActQuant::kInt8PerRow ? 4 : 3));
   if (in[0].shape().rank() != 3) WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 0, "x", 2));
   if (codes) WEFT_RETURN_IF_ERROR(expect_codes(in));
   WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {DType::kF32, DType::kBF16, DType::kI8}));
@@ -134,12 +129,12 @@ Result<ValueTypes> Linear::infer(TypeSpan in) const {
     WEFT_RETURN_IF_ERROR(expect_dim(kName, "heads of x", in[0].shape()[1], groups));
     WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 0, "x", {dtype}));
   }
-  const XMatrix x = x_matrix(in[0].shape(), groups * k, rest);
+  const XMatrix x = x_matrix(in[0].shape(), groups * k, beside(in[0].dtype(), rest));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "width of x", x.cols, groups * k));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of weight modulo groups", n % groups, 0));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "rows of weight modulo heads", heads == 0 ? 0 : n % heads, 0));
   WEFT_RETURN_IF_ERROR(expect_dim(kName, "inputs modulo 4 * k_blocks", k_blocks == 1 ? 0 : k % (4 * k_blocks), 0));
-  const bool scaled = in.size() >= (codes ? 4 : 3);
+  const bool scaled = in.size() >= 3;
   if (scaled != (scale_rows > 0)) {
     return invalid_argument(
         fmt::format("{}: scale {} but scale_rows is {}", kName, scaled ? "given" : "missing", scale_rows));
@@ -167,7 +162,7 @@ Result<ValueTypes> Linear::infer(TypeSpan in) const {
     WEFT_RETURN_IF_ERROR(expect_dim(kName, "bias", in[3].shape()[0], in[2].shape()[0]));
     WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 4, "divisor, factor and offset", {DType::kF32}));
     WEFT_RETURN_IF_ERROR(expect_dim(kName, "divisor, factor and offset", in[4].shape().num_elements(), 3));
-  } else if (in.size() == 4 && !codes) {
+  } else if (in.size() == 4) {
     WEFT_RETURN_IF_ERROR(expect_dtype(kName, in, 3, "magnitudes of rows", {DType::kF32}));
     WEFT_RETURN_IF_ERROR(expect_rank(kName, in, 3, "magnitudes of rows", 1));
     WEFT_RETURN_IF_ERROR(expect_dim(kName, "magnitudes of rows", in[3].shape()[0], tokens));
@@ -184,7 +179,7 @@ Result<ValueTypes> Linear::infer(TypeSpan in) const {
 Work Linear::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
   Work work = streaming_work(in, out);
   const int64_t n = in[1].shape()[0], k = in[1].shape()[1];
-  const XMatrix x = x_matrix(in[0].shape(), groups * k, rest);
+  const XMatrix x = x_matrix(in[0].shape(), groups * k, beside(in[0].dtype(), rest));
   work.flops = 2.0 * static_cast<double>(x.rows) * static_cast<double>(n) * static_cast<double>(k);
   for (size_t i = 1; i < in.size(); ++i) {
     if (in[i].rows == Rows::kStatic) work.bytes_stored += in[i].tensor.bytes();
@@ -212,12 +207,14 @@ int64_t Linear::code_scratch_bytes(int64_t rows, int64_t k_total, int64_t n_tota
 }
 
 Status Linear::run_codes(RunContext& ctx, LinearArgs args) const {
-  const int64_t rows = args.num_rows, k = args.x_stride, n = args.w.rows, of_group = n / groups;
-  const auto* codes = ctx.in[0].as<int8_t>();
-  const auto* scales = ctx.in.back().as<float>();
+  const int64_t rows = args.num_rows, k = args.w.cols * groups, n = args.w.rows, of_group = n / groups;
+  const int64_t of_x = k / groups, coded = of_x + QuantiseGroups::kScaleBytes;
+  const auto* x = ctx.in[0].as<int8_t>();
   std::byte* numbers = ctx.scratch.data();
   auto* sums = reinterpret_cast<float*>(numbers + aligned_scratch(rows * k * dtype_bits(dtype) / 8));
   args.x = numbers;
+  args.x_stride = k;
+  args.x_group_stride = of_x;
   args.x_dtype = dtype;
   args.y = sums;
   args.y_dtype = DType::kF32;
@@ -229,22 +226,29 @@ Status Linear::run_codes(RunContext& ctx, LinearArgs args) const {
     });
   };
   each_row([&](int64_t t) {
-    for (int64_t i = t * k; i < (t + 1) * k; ++i) {
-      if (dtype == DType::kBF16) {
-        reinterpret_cast<bf16*>(numbers)[i] = to_bf16(static_cast<float>(codes[i]));
-      } else {
-        reinterpret_cast<float*>(numbers)[i] = static_cast<float>(codes[i]);
+    for (int64_t g = t * groups; g < (t + 1) * groups; ++g) {
+      for (int64_t i = 0; i < of_x; ++i) {
+        const auto code = static_cast<float>(x[g * coded + i]);
+        if (dtype == DType::kBF16) {
+          reinterpret_cast<bf16*>(numbers)[g * of_x + i] = to_bf16(code);
+        } else {
+          reinterpret_cast<float*>(numbers)[g * of_x + i] = code;
+        }
       }
     }
   });
   linear(args, ctx.isa, ctx.pool);
   each_row([&](int64_t t) {
-    for (int64_t i = 0; i < n; ++i) {
-      const float y = scales[t * groups + i / of_group] * sums[t * n + i];
-      if (dtype == DType::kBF16) {
-        ctx.out[0].as<bf16>()[t * n + i] = to_bf16(y);
-      } else {
-        ctx.out[0].as<float>()[t * n + i] = y;
+    for (int64_t g = t * groups; g < (t + 1) * groups; ++g) {
+      float scale;
+      std::memcpy(&scale, x + g * coded + of_x, sizeof scale);
+      for (int64_t i = g * of_group; i < (g + 1) * of_group; ++i) {
+        const float y = scale * sums[i];
+        if (dtype == DType::kBF16) {
+          ctx.out[0].as<bf16>()[i] = to_bf16(y);
+        } else {
+          ctx.out[0].as<float>()[i] = y;
+        }
       }
     }
   });
@@ -252,7 +256,7 @@ Status Linear::run_codes(RunContext& ctx, LinearArgs args) const {
 }
 
 Status Linear::run(RunContext& ctx) const {
-  const XMatrix x = x_matrix(ctx.in[0].shape(), groups * ctx.in[1].shape()[1], rest);
+  const XMatrix x = x_matrix(ctx.in[0].shape(), groups * ctx.in[1].shape()[1], beside(ctx.in[0].dtype(), rest));
   LinearArgs args;
   args.x = ctx.in[0].data;
   args.x_dtype = ctx.in[0].dtype();

@@ -7,8 +7,8 @@
 // act_quant int8_row, int8_static: w is I8 with one F32 scale for each row (scale_rows 1, scale_cols at least K). More inputs then:
 //   int8_row     optionally the largest magnitudes of the whole rows [T] F32, where x is a slice of them (RowAbsmax)
 //   int8_static  bias I32 [G*N], and divisor, factor and offset of x [3] F32
-// x I8 (act_quant none): codes of QuantiseGroups, whose scales [T, G, 1] F32 are the last input. The codes of a group are summed as
-// they are and the sum is multiplied by the scale of its row and group: y = round(s * sum_k code_k w_k).
+// x I8 [T, G, K+4] (act_quant none): what QuantiseGroups gives, codes and their scale. The codes of a group are summed as they are and
+// the sum is multiplied by the scale of its row and group: y = round(s * sum_k code_k w_k).
 // A weight that is split over ranks has the scales (and the bias) of the whole weight beside it.
 // Scale blocks follow from the shapes: block_rows = ceil over the published block sizes (scale_rows, scale_cols attributes).
 #pragma once

@@ -74,12 +74,14 @@ TEST(OutputCodes, QuantiserAgainstPlainCode) {
     for (const int threads : {1, 2}) {
       ThreadPool pool(threads);
       const auto out = run_op(QuantiseGroups{kOfGroup}, {&x}, {batch, pool, max_isa(), false});
-      ASSERT_EQ(out.size(), 2u);
-      ASSERT_EQ(out[0].type().shape(), (Shape{kRows, kHeads, kDim}));
-      ASSERT_EQ(out[1].type().shape(), (Shape{kRows, kGroups, 1}));
-      for (size_t i = 0; i < want.codes.size(); ++i) EXPECT_EQ(out[0].as<int8_t>()[i], want.codes[i]) << dtype_name(dtype) << " " << i;
+      ASSERT_EQ(out.size(), 1u);
+      ASSERT_EQ(out[0].type().shape(), (Shape{kRows, kGroups, kWidth + 4}));
       for (size_t g = 0; g < want.scales.size(); ++g) {
-        EXPECT_TRUE(same_bits(out[1].as<float>()[g], want.scales[g])) << dtype_name(dtype) << " group " << g << ": " << out[1].as<float>()[g];
+        const int8_t* group = out[0].as<int8_t>() + static_cast<int64_t>(g) * (kWidth + 4);
+        for (size_t i = 0; i < kWidth; ++i) EXPECT_EQ(group[i], want.codes[g * kWidth + i]) << dtype_name(dtype) << " group " << g << ", " << i;
+        float scale;
+        std::memcpy(&scale, group + kWidth, sizeof scale);
+        EXPECT_TRUE(same_bits(scale, want.scales[g])) << dtype_name(dtype) << " group " << g << ": " << scale;
       }
     }
     EXPECT_EQ(want.codes[3 * kWidth + 2], 2);  // 2.5
@@ -101,7 +103,7 @@ HostTensor heads_of(const HostTensor& x, int64_t first, int64_t heads) {
 std::vector<float> project(const HostTensor& x, const HostTensor& w, int64_t groups, DType dtype, Isa isa, ThreadPool& pool) {
   const StepBatch batch = batch_of_rows();
   const auto codes = run_op(QuantiseGroups{kOfGroup}, {&x}, {batch, pool, isa, false});
-  const auto y = run_op(Linear{.dtype = dtype, .groups = groups}, {&codes[0], &w, &codes[1]}, {batch, pool, isa, false});
+  const auto y = run_op(Linear{.dtype = dtype, .groups = groups}, {&codes[0], &w}, {batch, pool, isa, false});
   std::vector<float> values;
   for (int64_t i = 0; i < y[0].count(); ++i) values.push_back(y[0].get(i));
   return values;

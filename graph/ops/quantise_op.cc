@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "base/numeric.h"
 #include "graph/ops/linear_op.h"
@@ -101,7 +102,7 @@ Result<ValueTypes> QuantiseGroups::infer(TypeSpan in) const {
   if (x[1] % heads != 0) {
     return invalid_argument(fmt::format("{}: {} heads of x cut a group of {}, which has one scale", kName, x[1], heads));
   }
-  return ValueTypes{{{DType::kI8, x}, in[0].rows}, {{DType::kF32, {x[0], x[1] / heads, 1}}, in[0].rows}};
+  return ValueTypes{{{DType::kI8, {x[0], x[1] / heads, heads * x[2] + kScaleBytes}}, in[0].rows}};
 }
 
 Work QuantiseGroups::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
@@ -113,12 +114,12 @@ Work QuantiseGroups::work(TypeSpan in, TypeSpan out, const WorkEnv&) const {
 Status QuantiseGroups::run(RunContext& ctx) const {
   const TensorView& x = ctx.in[0];
   const int64_t groups = x.shape()[1] / heads, width = heads * x.shape()[2];
-  auto* codes = ctx.out[0].as<int8_t>();
-  auto* scales = ctx.out[1].as<float>();
   ctx.pool.parallel_for(x.shape()[0] * groups, 1, [&](int64_t first, int64_t last, int) {
     for (int64_t i = first; i < last; ++i) {
-      scales[i] = x.dtype() == DType::kBF16 ? quantise_group(x.as<bf16>() + i * width, width, codes + i * width)
-                                            : quantise_group(x.as<float>() + i * width, width, codes + i * width);
+      int8_t* codes = ctx.out[0].as<int8_t>() + i * (width + kScaleBytes);
+      const float scale = x.dtype() == DType::kBF16 ? quantise_group(x.as<bf16>() + i * width, width, codes)
+                                                    : quantise_group(x.as<float>() + i * width, width, codes);
+      std::memcpy(codes + width, &scale, sizeof scale);
     }
   });
   return {};

@@ -2,9 +2,9 @@
 //
 //   x [T, ..., W] A -> the same type
 //
-// QuantiseGroups: int8 codes of groups of neighbouring heads, one scale for each row and group.
+// QuantiseGroups: int8 codes of groups of neighbouring heads, behind them the scale of the row and group: one value, which travels at once.
 //
-//   x [T, H, d] A -> codes I8 [T, H, d], scale F32 [T, H / heads, 1]
+//   x [T, H, d] A -> I8 [T, H / heads, heads*d + 4]: codes, then the four bytes of the F32 scale
 //   s = absmax of the group / 127, code = clamp(rint(x / s), -128, 127); all 0 where s is 0. A NaN in the group makes s NaN.
 //
 // A group is quantised by itself, so neither rows nor ranks that have whole groups of heads change a bit.
@@ -47,6 +47,7 @@ struct Quantise {
 
 struct QuantiseGroups {
   static constexpr std::string_view kName = "quantise_groups";
+  static constexpr int64_t kScaleBytes = 4;
   int64_t heads = 1;  // of a group
 
   template <class Self, class F>
@@ -55,7 +56,7 @@ struct QuantiseGroups {
   }
   Result<ValueTypes> infer(TypeSpan in) const;
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;
-  ShardRule shard_rule(TypeSpan) const { return {{"thd"}, {"thd", "thx"}, "th", ""}; }
+  ShardRule shard_rule(TypeSpan) const { return {{"thd"}, {"thd"}, "th", ""}; }
   std::vector<int> mutates() const { return {}; }
   Status run(RunContext& ctx) const;
   bool operator==(const QuantiseGroups&) const = default;

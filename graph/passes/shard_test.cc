@@ -84,8 +84,8 @@ const std::string kMoeStreams = [] {
 // As kAttention, whose output projection takes int8 codes of its two groups of heads.
 const std::string kCodes = [] {
   std::string text = kAttention;
-  text.insert(text.find("weight wo_a"), "c = quantise_groups(o) {heads=2} in layers.0: I8[tokens 8,4,8], F32[tokens 8,2,1]\n");
-  text.replace(text.find("linear(o, wo_a)"), 15, "linear(c, wo_a, c.1)");
+  text.insert(text.find("weight wo_a"), "c = quantise_groups(o) {heads=2} in layers.0: I8[tokens 8,2,20]\n");
+  text.replace(text.find("linear(o, wo_a)"), 15, "linear(c, wo_a)");
   return text;
 }();
 
@@ -301,10 +301,9 @@ qr = rope(q, table) {direction=forward, pairs=interleaved, place=last} in layers
 kv = linear(x, wkv) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,8]
 o = sparse_attention(qr, kv, sink, window) {window=8, ratio=0, scale=0.5, max_context=0, has_sink=true, value_width=0} in layers.0: F32[tokens 4,4,8] tp:shard(0)
 ring_write(kv, window) in layers.0
-c = quantise_groups(o) {heads=2} in layers.0: I8[tokens 4,4,8] tp:shard(0), F32[tokens 4,2,1] tp:shard(0)
-c.heads_to_rows_tp = heads_to_rows(c) {axis=tp, size=2, capacity=8} in layers.0 on comm: I8[tokens 8,2,8] tp:shard(1)
-c.1.heads_to_rows_tp = heads_to_rows(c.1) {axis=tp, size=2, capacity=8} in layers.0 on comm: F32[tokens 8,1,1] tp:shard(1)
-oa = linear(c.heads_to_rows_tp, wo_a, c.1.heads_to_rows_tp) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,4] tp:shard(1)
+c = quantise_groups(o) {heads=2} in layers.0: I8[tokens 4,2,20] tp:shard(0)
+c.heads_to_rows_tp = heads_to_rows(c) {axis=tp, size=2, capacity=8} in layers.0 on comm: I8[tokens 8,1,20] tp:shard(1)
+oa = linear(c.heads_to_rows_tp, wo_a) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,4] tp:shard(1)
 ob.partial = linear(oa, wo_b) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,16] tp:partial
 ob = all_reduce(ob.partial) {axis=tp, size=2, dtype=F32} on comm: F32[tokens 8,16]
 result ob

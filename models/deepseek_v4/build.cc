@@ -106,7 +106,6 @@ class Builder {
   struct LinearOptions {
     std::optional<DType> dtype = std::nullopt;
     int64_t groups = 1, k_blocks = 1, heads = 0;
-    ValueId scales_of_codes = -1;  // of x, if that is codes
   };
 
   ValueId linear(ValueId x, const std::string& weight_name, const std::string& name, ActQuant quant) {
@@ -124,7 +123,6 @@ class Builder {
     std::tie(op.scale_rows, op.scale_cols) = scale_block(*w);
     std::vector<ValueId> in = {x};
     for (ValueId id : weight_and_scale(weight_name)) in.push_back(id);
-    if (o.scales_of_codes >= 0) in.push_back(o.scales_of_codes);
     return g_.add(op, in, name);
   }
 
@@ -194,14 +192,10 @@ class Builder {
     ValueId o = g_.add(core, in, "attention");
     g_.add(RingWrite{}, {kv, window}, "window_write");
     o = g_.add(Rope{RopeDirection::kInverse}, {o, table}, "o_rope");
-    ValueId scales = -1;
     if (options_.mode.output_quant == OutputQuant::kInt8) {
-      const auto codes = g_.add_all(QuantiseGroups{c_.num_attention_heads / c_.o_groups}, {o}, "o_quantise");
-      if (!g_.ok()) return -1;
-      o = codes[0];
-      scales = codes[1];
+      o = g_.add(QuantiseGroups{c_.num_attention_heads / c_.o_groups}, {o}, "o_quantise");
     }
-    o = linear(o, attn + ".wo_a", "wo_a", ActQuant::kNone, {.groups = c_.o_groups, .scales_of_codes = scales});
+    o = linear(o, attn + ".wo_a", "wo_a", ActQuant::kNone, {.groups = c_.o_groups});
     return linear(o, attn + ".wo_b", "wo_b", act_quant(), {.k_blocks = canonical_blocks(c_.o_groups * c_.o_lora_rank)});
   }
 
