@@ -119,6 +119,8 @@ TEST_F(CliMpi, BadUseIsOneMessageAndExitCodeTwoOfAllProcesses) {
       {"run @S -p x --layout tp2 --transport threads", "--transport threads: mpirun started 2 processes"},
       {"run @S/nothing -p x --layout tp2", "nothing"},
       {"run @S --layout tp2", "nothing to do"},
+      {"calibrate", "into the profile of --profile, which is missing"},
+      {"calibrate --profile nothing.json", "nothing.json"},
       {"frobnicate", "'frobnicate' is not a command"},
       {"verify @S --layouts tp4 --dtype bf16", "none of them can be run over mpi by this model with the 2 processes of mpirun"},
   };
@@ -131,6 +133,15 @@ TEST_F(CliMpi, BadUseIsOneMessageAndExitCodeTwoOfAllProcesses) {
     EXPECT_NE(output.messages.find(c.message), std::string::npos) << c.args << "\n" << output.messages;
     EXPECT_EQ(output.out, "") << c.args;
   }
+}
+
+TEST_F(CliMpi, CalibrateMeasuresCollectivesBetweenProcesses) {
+  const std::string out = folder_ + "/mpi.json";
+  const Output measured = run(mpirun(2, fmt::format("calibrate --profile '{}/devices/epyc-9654.json' --out '{}'", WEFT_SOURCE_DIR, out)));
+  ASSERT_EQ(measured.code, 0) << read(folder_ + "/err");
+  EXPECT_NE(read(out).find("ranks as processes of one MPI job"), std::string::npos);
+  const Output plan = run(fmt::format("'{}' plan '{}' --device '{}' --layout tp2 --local-ranks 2 --prompt 16 --gen 1", WEFT_PROGRAM, kSample, out));
+  EXPECT_EQ(plan.code, 0) << read(folder_ + "/err");
 }
 
 // The process ids of the job, by rank. A shell in front of the program writes its id, which becomes the program's.

@@ -1,10 +1,12 @@
 // weft calibrate: this machine as a device profile for the planner.
-#include <chrono>
-
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "cli/command.h"
+#include "cli/rank_job.h"
 #include "io/safetensors_writer.h"
 #include "planner/calibrate.h"
+#include "planner/comm_calibration.h"
+#include "planner/device_profile.h"
 
 namespace weft {
 namespace {
@@ -13,6 +15,7 @@ class CalibrateCommand : public Command {
  public:
   void declare(CLI::App& app) override {
     app.add_option("--out", out_, "file for the profile; default: it is printed");
+    app.add_option("--profile", profile_, "under mpirun: the profile of this machine whose collectives are measured anew, between processes");
     app.add_option("--isa", isa_, "instruction-set level; default: the one that weft run takes");
     app.add_option("--ranks", max_ranks_, "most ranks that share this machine")->check(whole_number(1))->capture_default_str();
   }
@@ -23,15 +26,13 @@ class CalibrateCommand : public Command {
     if (!isa || *isa > max_isa()) {
       return invalid_argument(fmt::format("--isa: expected a level up to {}, found '{}'", isa_name(max_isa()), isa_));
     }
-    if (console.job != nullptr) {
-      return invalid_argument("weft calibrate measures ranks that are threads of one process: start it without mpirun");
-    }
     options.isa = *isa;
     options.max_ranks = static_cast<int>(max_ranks_);
-    const auto start = std::chrono::steady_clock::now();
-    WEFT_ASSIGN_OR_RETURN(DeviceProfile profile, calibrate(options, [&](std::string_view what) { console.progress(what); }));
+    const auto start = Clock::now();
+    WEFT_ASSIGN_OR_RETURN(DeviceProfile profile,
+                          console.job != nullptr ? over_mpi(console) : calibrate(options, [&](std::string_view what) { console.progress(what); }));
     console.progress("");
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = seconds_since(start);
     if (!out_.empty()) profile.name = std::filesystem::path(out_).stem().string();
     const std::string text = device_profile_json(profile);
     WEFT_ASSIGN_OR_RETURN(const DeviceProfile check, parse_device_profile(text, out_.empty() ? "profile" : out_));
@@ -52,11 +53,37 @@ class CalibrateCommand : public Command {
   }
 
  private:
-  std::string out_, isa_;
+  // What processes of this machine have in common with threads is in the profile already.
+  Result<DeviceProfile> over_mpi(Console& console) const {
+    RankJob& job = *console.job;
+    const char* usage = "calibrate this machine without mpirun first, then: mpirun -n 2 weft calibrate --profile machine.json --out machine-mpi.json";
+    if (profile_.empty()) {
+      return invalid_argument(fmt::format("weft calibrate: under mpirun only collectives are measured, into the profile of --profile, which is missing; {}", usage));
+    }
+    if (job.size() < 2 || job.local_ranks() != job.size()) {
+      return invalid_argument(fmt::format("weft calibrate: expected 2 or more processes on one host, found {} of which {} are on this one; {}",
+                                          job.size(), job.local_ranks(), usage));
+    }
+    WEFT_ASSIGN_OR_RETURN(DeviceProfile profile, load_device_profile(profile_, {}));
+    if (!profile.is_cpu()) return invalid_argument(fmt::format("{}: expected the profile of a CPU machine by weft calibrate; {}", profile_, usage));
+    console.progress(fmt::format("collectives of {} processes", job.size()));
+    WEFT_ASSIGN_OR_RETURN(const CollectiveTimes times, job.measure_collectives());
+    std::vector<Link> others;
+    for (Link& link : profile.links) {
+      if (link.kind != LinkKind::kHostMemory) others.push_back(std::move(link));
+    }
+    profile.links.clear();
+    WEFT_RETURN_IF_ERROR(add_collectives(times, job.size(), std::max(profile.cores / job.size(), 1), "weft calibrate, ranks as processes of one MPI job", profile));
+    profile.links.insert(profile.links.end(), others.begin(), others.end());
+    return profile;
+  }
+
+  std::string out_, isa_, profile_;
   int64_t max_ranks_ = 2;
 };
 
-constexpr const char* kExamples = "  weft calibrate --out machine.json\n  weft plan MODEL_DIR --device machine.json\n";
+constexpr const char* kExamples = "  weft calibrate --out machine.json\n  weft plan MODEL_DIR --device machine.json\n"
+                                  "  mpirun -n 2 weft calibrate --profile machine.json --out machine-mpi.json\n";
 
 }  // namespace
 

@@ -21,7 +21,7 @@ namespace {
 constexpr int kExitMachine = 3;
 constexpr const char* kCallName = "command line of rank 0";
 
-enum class JobCommand : int32_t { kEngine, kEnd };
+enum class JobCommand : int32_t { kEngine, kCalibrate, kEnd };
 
 // The first of these variables that is set, as a number; -1: none.
 int environment_number(std::initializer_list<const char*> names) {
@@ -123,6 +123,17 @@ Result<std::unique_ptr<Engine>> RankJob::create_engine(const std::string& model_
   return Engine::create(std::move(model), local(options), &world);
 }
 
+Result<CollectiveTimes> RankJob::measure_collectives() {
+  Communicator& world = world_->world();
+  MessageWriter message;
+  message.put(JobCommand::kCalibrate);
+  world.end_idle();
+  WEFT_RETURN_IF_ERROR(send_message(world, kCallName, message.bytes()));
+  const Result<CollectiveTimes> times = weft::measure_collectives(world);
+  world.begin_idle();
+  return times;
+}
+
 int RankJob::finish(int code) {
   Communicator& world = world_->world();
   Status status = world.failure();
@@ -155,7 +166,12 @@ Result<int> RankJob::follow_commands() {
   while (true) {
     WEFT_ASSIGN_OR_RETURN(const auto bytes, receive_message(world_->world(), kCallName));
     MessageReader command(bytes);
-    if (command.get<JobCommand>() == JobCommand::kEnd) return command.get<int>();
+    const auto what = command.get<JobCommand>();
+    if (what == JobCommand::kEnd) return command.get<int>();
+    if (what == JobCommand::kCalibrate) {
+      WEFT_RETURN_IF_ERROR(weft::measure_collectives(world_->world()).status());
+      continue;
+    }
     const std::string dir = command.get_text();
     const bool allow_unknown_config = command.get<bool>();
     if (model_ == nullptr || dir != model_dir_ || allow_unknown_config != allow_unknown_config_) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "comm/mpi_comm.h"
+#include "planner/comm_calibration.h"
 #include "runtime/engine.h"
 
 namespace weft {
@@ -17,6 +18,7 @@ class RankJob {
   // As the environment has it, also where MPI itself is missing.
   static bool is_first_process();
 
+  int local_ranks() const { return local_ranks_; }  // processes of this host
   int rank() const { return world_->world().rank(); }
   int size() const { return world_->world().size(); }
   bool failed() const { return !world_->world().failure().ok(); }
@@ -24,6 +26,8 @@ class RankJob {
   // Rank 0: an engine whose other ranks are the other processes. The layout has as many ranks as the job.
   Result<std::unique_ptr<Engine>> create_engine(const std::string& model_dir, bool allow_unknown_config,
                                                 std::shared_ptr<const Model> model, const EngineOptions& options);
+  // Rank 0: times of collectives between all processes.
+  Result<CollectiveTimes> measure_collectives();
   // Rank 0, at the end: `code` becomes the exit code of all processes. Returns it. After a failure of the job it ends here.
   int finish(int code);
 

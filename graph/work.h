@@ -31,7 +31,7 @@ struct Work {
   int64_t bytes_stored = 0;    // of bytes_read: weights, tables and caches, which no node of this step has just made
 
   // Shape of the arithmetic, for efficiency curves: `count` products of [rows, depth] with [columns, depth] (on average where they
-  // differ); for others rows of `columns` elements. All 0: as the first output has it.
+  // differ; depth: of one block, where a sum is made of blocks); for others rows of `columns` elements. All 0: as the first output has it.
   double rows = 0, columns = 0, depth = 0, count = 0;
   WorkUnit unit = WorkUnit::kVector;
   DType weight = DType::kF32, activation = DType::kF32;  // what the matrix unit multiplies, as quantised

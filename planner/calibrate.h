@@ -12,7 +12,7 @@ namespace weft {
 
 struct CalibrationOptions {
   Isa isa = Isa::kScalar;
-  double seconds_per_point = 0.012;  // at least, of each measured shape
+  double seconds_per_point = 0.008;  // at least, of each measured shape in each of two passes
   int max_ranks = 2;                 // of one machine: 1, 2, 4, ... up to this many and to the cores
 };
 

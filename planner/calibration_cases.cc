@@ -10,9 +10,9 @@ constexpr DType kBF16 = DType::kBF16, kF32 = DType::kF32;
 ValueType rows_of(DType dtype, Shape shape) { return {{dtype, shape}, Rows::kTokens}; }
 ValueType fixed(DType dtype, Shape shape) { return {{dtype, shape}}; }
 
-// Linear layers: y [rows, columns] from `depth` inputs.
-OpCase linear(int64_t rows, int64_t columns, int64_t depth, DType weight, ActQuant quant) {
-  OpCase c{.op = Linear{.dtype = kBF16, .act_quant = quant}, .in = {rows_of(kBF16, {rows, depth}), fixed(weight, {columns, depth})}};
+// Linear layers: y [rows, columns] from `depth` inputs, whose sums are made of `blocks`.
+OpCase linear(int64_t rows, int64_t columns, int64_t depth, int64_t blocks, DType weight, ActQuant quant) {
+  OpCase c{.op = Linear{.dtype = kBF16, .act_quant = quant, .k_blocks = blocks}, .in = {rows_of(kBF16, {rows, depth}), fixed(weight, {columns, depth})}};
   c.stored = {0, 1, 0};
   if (weight == DType::kF8E4M3) {
     constexpr int64_t kBlock = 128;
@@ -24,12 +24,16 @@ OpCase linear(int64_t rows, int64_t columns, int64_t depth, DType weight, ActQua
 
 CalibrationTable linear_table(DType weight, ActQuant quant, bool cached) {
   CalibrationTable table{"linear", {"rows", "columns", "depth"}, {}, {}, cached};
-  const std::vector<int64_t> rows = {1, 4, 16, 64, 256}, columns = cached ? std::vector<int64_t>{128, 1024} : std::vector<int64_t>{128, 1024, 8192},
-                             depths = cached ? std::vector<int64_t>{128, 512} : std::vector<int64_t>{128, 1024, 4096};
+  const std::vector<int64_t> rows = {1, 4, 16, 64, cached ? 512 : 256}, columns = cached ? std::vector<int64_t>{128, 1024} : std::vector<int64_t>{128, 1024, 8192},
+                             depths = cached ? std::vector<int64_t>{8, 16, 32, 128, 256, 512} : std::vector<int64_t>{16, 64, 128, 1024, 4096};
   table.extents = {rows.size(), columns.size(), depths.size()};
+  constexpr int64_t kBlocks = 16, kShallow = 64;  // so shallow are only the blocks of a sum
   for (const int64_t m : rows) {
     for (const int64_t n : columns) {
-      for (const int64_t k : depths) table.cases.push_back(linear(m, n, k, weight, quant));
+      for (const int64_t k : depths) {
+        const int64_t blocks = k <= kShallow ? kBlocks : 1;
+        table.cases.push_back(linear(m, n, k * blocks, blocks, weight, quant));
+      }
     }
   }
   return table;
@@ -51,38 +55,37 @@ OpCase experts(int64_t rows_each, int64_t num_experts, int64_t top_k, int64_t in
   return c;
 }
 
-CalibrationTable experts_table() {
-  CalibrationTable table{"experts", {"rows", "columns"}, {4, 2}, {}, false};
+CalibrationTable experts_table(bool cached) {
+  CalibrationTable table{"experts", {"rows", "count", "columns"}, {4, 2, cached ? 1u : 2u}, {}, cached};
   for (const int64_t rows : {1, 4, 16, 64}) {
-    table.cases.push_back(experts(rows, 8, 2, 128, 256));
-    table.cases.push_back(experts(rows, 12, 6, 2048, 4096));
+    for (const int64_t num_experts : {2, 8}) {
+      table.cases.push_back(experts(rows, num_experts, 2, 128, 256));
+      if (!cached) table.cases.push_back(experts(rows, num_experts, 2, 2048, 4096));
+    }
   }
   return table;
 }
 
 constexpr int64_t kPageEntries = 64;
 
-// Requests of one row each, with the same pages.
-void one_row_each(OpCase& c, int64_t rows, int64_t context, int64_t entries) {
-  std::vector<int32_t> pages;
+// The last rows of one request.
+void last_rows(OpCase& c, int64_t rows, int64_t context, int64_t entries) {
+  c.segments = {{0, 0, rows, context}};
+  auto& pages = c.pages.emplace_back();
   for (int64_t p = 0; p * kPageEntries < entries; ++p) pages.push_back(static_cast<int32_t>(p));
-  for (int64_t r = 0; r < rows; ++r) {
-    c.segments.push_back({static_cast<int32_t>(r), r, 1, context});
-    c.pages.push_back(pages);
-  }
 }
 
 CalibrationTable attention_table() {
-  CalibrationTable table{"sparse_attention", {"rows", "columns", "depth"}, {3, 3, 2}, {}, false};
-  constexpr int64_t kWindow = 64, kRatio = 4;
+  CalibrationTable table{"sparse_attention", {"rows", "columns", "depth"}, {3, 4, 2}, {}, false};
+  constexpr int64_t kRatio = 128;  // all rows of a case see the same entries
   for (const int64_t rows : {1, 8, 128}) {
-    for (const int64_t columns : {128, 640, 2112}) {
+    for (const int64_t columns : {32, 128, 640, 2112}) {
       for (const auto& [heads, dim] : {std::pair<int64_t, int64_t>{4, 128}, {64, 512}}) {
-        const int64_t entries = columns - kWindow, context = entries * kRatio, pages = (entries + kPageEntries - 1) / kPageEntries;
-        OpCase c{.op = SparseAttention{.window = kWindow, .ratio = kRatio, .scale = 0.05, .max_context = context},
+        const int64_t window = std::min<int64_t>(columns / 2, 64), entries = columns - window, context = entries * kRatio, pages = (entries + kPageEntries - 1) / kPageEntries;
+        OpCase c{.op = SparseAttention{.window = window, .ratio = kRatio, .scale = 0.05, .max_context = context},
                  .in = {rows_of(kBF16, {rows, heads, dim}), rows_of(kBF16, {rows, dim}), fixed(kF32, {heads}),
-                        fixed(kBF16, {rows, kWindow, dim}), fixed(kBF16, {pages, kPageEntries, dim})}};
-        one_row_each(c, rows, context, entries);
+                        fixed(kBF16, {1, window, dim}), fixed(kBF16, {pages, kPageEntries, dim})}};
+        last_rows(c, rows, context, entries);
         table.cases.push_back(std::move(c));
       }
     }
@@ -90,18 +93,21 @@ CalibrationTable attention_table() {
   return table;
 }
 
-// Numbers of any scale: the kernel's short cut for rows whose blocks are alike is not what real keys take.
-CalibrationTable index_table() {
+// Normal numbers, as the rotation in front of the rounding makes them: how the kernel multiplies depends on what they were rounded to.
+CalibrationTable index_table(std::optional<QuantFormat> rounding) {
   CalibrationTable table{"index_topk", {"rows", "columns", "count"}, {3, 3, 2}, {}, false};
   constexpr int64_t kRatio = 4, kDim = 128;
+  std::optional<Quantise> quantise;
+  if (rounding.has_value()) quantise = Quantise{.format = *rounding, .end = kDim, .block = *rounding == QuantFormat::kFp4 ? 32 : kDim};
   for (const int64_t rows : {1, 8, 64}) {
     for (const int64_t entries : {1024, 8192, 32768}) {
       for (const auto& [heads, top_k] : {std::pair<int64_t, int64_t>{4, 16}, {64, 512}}) {
         const int64_t context = entries * kRatio;
-        OpCase c{.op = IndexTopK{.ratio = kRatio, .top_k = top_k, .weight_scale = 0.1, .max_context = context},
-                 .in = {rows_of(kBF16, {rows, heads, kDim}), rows_of(kBF16, {rows, heads}), fixed(kBF16, {entries / kPageEntries, kPageEntries, kDim})}};
-        c.any_scale = {0, 2};
-        one_row_each(c, rows, context, entries);
+        IndexTopK op{.ratio = kRatio, .top_k = top_k, .weight_scale = 0.1, .max_context = context};
+        if (rounding.has_value()) op.rounded_to = dtype_of(*rounding);
+        OpCase c{.op = op, .in = {rows_of(kBF16, {rows, heads, kDim}), rows_of(kBF16, {rows, heads}), fixed(kBF16, {entries / kPageEntries, kPageEntries, kDim})}};
+        c.normal = {{0, quantise}, {2, quantise}};
+        last_rows(c, rows, context, entries);
         table.cases.push_back(std::move(c));
       }
     }
@@ -111,8 +117,8 @@ CalibrationTable index_table() {
 
 // Ops whose time follows rows and width. make(rows, width) gives a case.
 template <class Make>
-CalibrationTable row_table(std::string op, std::vector<int64_t> widths, Make make) {
-  CalibrationTable table{std::move(op), {"rows", "columns"}, {4, widths.size()}, {}, false};
+CalibrationTable row_table(std::string op, std::vector<int64_t> widths, Make make, bool cached = false) {
+  CalibrationTable table{std::move(op), {"rows", "columns"}, {4, widths.size()}, {}, cached};
   for (const int64_t rows : {1, 8, 64, 512}) {
     for (const int64_t width : widths) table.cases.push_back(make(rows, width));
   }
@@ -142,12 +148,14 @@ void add_row_tables(std::vector<CalibrationTable>& tables) {
   const auto hc_weights = [](int64_t mixes, int64_t width, int64_t scales) {
     return std::vector<ValueType>{fixed(kF32, {mixes, width}), fixed(kF32, {mixes}), fixed(kF32, {scales})};
   };
-  tables.push_back(row_table("hc_pre", {256, 4096}, [&](int64_t rows, int64_t hidden) {
-    OpCase c{.op = HcPre{20, 1e-6, 1e-6}, .in = {rows_of(kBF16, {rows, kStreams, hidden})}};
-    for (const ValueType& type : hc_weights((2 + kStreams) * kStreams, kStreams * hidden, 3)) c.in.push_back(type);
-    c.stored = {0, 1, 0, 0};
-    return c;
-  }));
+  for (const bool cached : {false, true}) {
+    tables.push_back(row_table("hc_pre", cached ? std::vector<int64_t>{256} : std::vector<int64_t>{256, 4096}, [&](int64_t rows, int64_t hidden) {
+      OpCase c{.op = HcPre{20, 1e-6, 1e-6}, .in = {rows_of(kBF16, {rows, kStreams, hidden})}};
+      for (const ValueType& type : hc_weights((2 + kStreams) * kStreams, kStreams * hidden, 3)) c.in.push_back(type);
+      c.stored = {0, 1, 0, 0};
+      return c;
+    }, cached));
+  }
   tables.push_back(row_table("hc_head", {256, 4096}, [&](int64_t rows, int64_t hidden) {
     OpCase c{.op = HcHead{1e-6, 1e-6}, .in = {rows_of(kBF16, {rows, kStreams, hidden})}};
     for (const ValueType& type : hc_weights(kStreams, kStreams * hidden, 1)) c.in.push_back(type);
@@ -204,10 +212,12 @@ std::vector<CalibrationTable> calibration_tables() {
     tables.push_back(linear_table(DType::kF8E4M3, ActQuant::kFp8Block128, cached));
     tables.push_back(linear_table(DType::kF8E4M3, ActQuant::kNone, cached));
     tables.push_back(linear_table(kBF16, ActQuant::kNone, cached));
+    tables.push_back(experts_table(cached));
   }
-  tables.push_back(experts_table());
   tables.push_back(attention_table());
-  tables.push_back(index_table());
+  for (const std::optional<QuantFormat> rounding : {std::optional<QuantFormat>(), std::optional(QuantFormat::kFp8), std::optional(QuantFormat::kFp4)}) {
+    tables.push_back(index_table(rounding));
+  }
   add_row_tables(tables);
   return tables;
 }

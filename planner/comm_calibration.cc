@@ -15,7 +15,8 @@ namespace {
 
 constexpr int64_t kWidth = 1024;
 constexpr int64_t kRows[] = {8, 64, 512, 8192};  // of fp32 values of kWidth: 32 KiB to 32 MiB
-constexpr int kNumSizes = 4;
+constexpr size_t kNumSizes = std::size(kRows);
+static_assert(kNumSizes == CollectiveTimes::kSizes);
 
 // Seconds of one call, median; the same number of calls on every rank.
 Result<double> time_calls(Communicator& comm, int64_t bytes, FunctionRef<Status()> call) {
@@ -31,39 +32,6 @@ Result<double> time_calls(Communicator& comm, int64_t bytes, FunctionRef<Status(
   }
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
-}
-
-struct Measured {
-  double barrier_s = 0;
-  std::array<double, kNumSizes> all_reduce{}, reduce_scatter{}, all_gather{}, all_to_all{};
-};
-
-Status measure(Communicator& comm, Measured& out) {
-  const int64_t most = kRows[kNumSizes - 1] * kWidth * 4;
-  WEFT_ASSIGN_OR_RETURN(const Buffer src, Buffer::allocate(most));
-  WEFT_ASSIGN_OR_RETURN(const Buffer dst, Buffer::allocate(most));
-  std::memset(src.data(), 0, static_cast<size_t>(most));
-  std::memset(dst.data(), 0, static_cast<size_t>(most));
-  const auto* floats = reinterpret_cast<const float*>(src.data());
-  Measured mine;
-  WEFT_ASSIGN_OR_RETURN(mine.barrier_s, time_calls(comm, 1 << 18, [&] { return comm.barrier("barrier"); }));
-  for (size_t i = 0; i < kNumSizes; ++i) {
-    const int64_t rows = kRows[i], bytes = rows * kWidth * 4;
-    WEFT_ASSIGN_OR_RETURN(mine.all_reduce[i], time_calls(comm, bytes, [&] {
-      return comm.all_reduce("x", {.src = floats, .dst = dst.data(), .dst_dtype = DType::kBF16, .rows = rows, .width = kWidth});
-    }));
-    WEFT_ASSIGN_OR_RETURN(mine.reduce_scatter[i], time_calls(comm, bytes, [&] {
-      return comm.reduce_scatter("x", {.src = floats, .dst = dst.data(), .dst_dtype = DType::kBF16, .rows = rows, .width = kWidth});
-    }));
-    WEFT_ASSIGN_OR_RETURN(mine.all_gather[i], time_calls(comm, bytes, [&] {
-      return comm.all_gather("x", {.src = src.data(), .dst = dst.data(), .rows = rows, .row_bytes = kWidth * 4});
-    }));
-    WEFT_ASSIGN_OR_RETURN(mine.all_to_all[i], time_calls(comm, bytes, [&] {
-      return comm.all_to_all("x", heads_to_tokens(src.data(), dst.data(), comm.size(), rows / comm.size(), kWidth * 4));
-    }));
-  }
-  if (comm.rank() == 0) out = mine;
-  return {};
 }
 
 // The ops whose time these are, at the sizes that were measured.
@@ -94,18 +62,42 @@ Call call_of(CollectiveKind kind, int64_t ranks, int64_t rows) {
 
 }  // namespace
 
-Status calibrate_thread_collectives(int ranks, int threads, DeviceProfile& profile) {
-  Measured measured;
-  const RankRun run = run_thread_ranks(ranks, {}, [&](Communicator& comm) { return measure(comm, measured); });
-  WEFT_RETURN_IF_ERROR(run.status);
-  const char* source = "weft calibrate, ranks as threads of one process";
+Result<CollectiveTimes> measure_collectives(Communicator& comm) {
+  const int64_t most = kRows[kNumSizes - 1] * kWidth * 4;
+  WEFT_ASSIGN_OR_RETURN(const Buffer src, Buffer::allocate(most));
+  WEFT_ASSIGN_OR_RETURN(const Buffer dst, Buffer::allocate(most));
+  std::memset(src.data(), 0, static_cast<size_t>(most));
+  std::memset(dst.data(), 0, static_cast<size_t>(most));
+  const auto* floats = reinterpret_cast<const float*>(src.data());
+  CollectiveTimes times;
+  WEFT_ASSIGN_OR_RETURN(times.barrier, time_calls(comm, 1 << 18, [&] { return comm.barrier("barrier"); }));
+  for (size_t i = 0; i < kNumSizes; ++i) {
+    const int64_t rows = kRows[i], bytes = rows * kWidth * 4;
+    WEFT_ASSIGN_OR_RETURN(times.all_reduce[i], time_calls(comm, bytes, [&] {
+      return comm.all_reduce("x", {.src = floats, .dst = dst.data(), .dst_dtype = DType::kBF16, .rows = rows, .width = kWidth});
+    }));
+    WEFT_ASSIGN_OR_RETURN(times.reduce_scatter[i], time_calls(comm, bytes, [&] {
+      return comm.reduce_scatter("x", {.src = floats, .dst = dst.data(), .dst_dtype = DType::kBF16, .rows = rows, .width = kWidth});
+    }));
+    WEFT_ASSIGN_OR_RETURN(times.all_gather[i], time_calls(comm, bytes, [&] {
+      return comm.all_gather("x", {.src = src.data(), .dst = dst.data(), .rows = rows, .row_bytes = kWidth * 4});
+    }));
+    WEFT_ASSIGN_OR_RETURN(times.all_to_all[i], time_calls(comm, bytes, [&] {
+      return comm.all_to_all("x", heads_to_tokens(src.data(), dst.data(), comm.size(), rows / comm.size(), kWidth * 4));
+    }));
+  }
+  return times;
+}
+
+Status add_collectives(const CollectiveTimes& times, int ranks, int threads, std::string_view text, DeviceProfile& profile) {
+  const std::string source(text);
   if (profile.links.empty()) {
     Link link;
     link.level = "machine";
     link.kind = LinkKind::kHostMemory;
     const double bytes = static_cast<double>(kRows[kNumSizes - 1] * kWidth * 4) * (ranks - 1) / ranks;
-    link.bytes_per_s = {ranks * bytes / measured.all_gather[kNumSizes - 1], true, source};
-    link.latency_s = {measured.barrier_s, true, source};
+    link.bytes_per_s = {ranks * bytes / times.all_gather[kNumSizes - 1], true, source};
+    link.latency_s = {times.barrier, true, source};
     profile.links.push_back(std::move(link));
   }
   DeviceProfile bare = profile;
@@ -133,15 +125,27 @@ Status calibrate_thread_collectives(int ranks, int threads, DeviceProfile& profi
       table.values.push_back(cost.network_s / seconds[i]);
     }
     for (std::string& op : ops) {
+      std::erase_if(profile.efficiency, [&](const EfficiencyTable& t) { return t.op == op && t.ranks == ranks; });
       table.op = std::move(op);
       profile.efficiency.push_back(table);
     }
     return {};
   };
-  WEFT_RETURN_IF_ERROR(add({"all_reduce"}, CollectiveKind::kAllReduce, measured.all_reduce));
-  WEFT_RETURN_IF_ERROR(add({"reduce_scatter"}, CollectiveKind::kReduceScatter, measured.reduce_scatter));
-  WEFT_RETURN_IF_ERROR(add({"all_gather", "shared_quantise"}, CollectiveKind::kAllGather, measured.all_gather));
-  return add({"heads_to_rows", "expert_dispatch", "expert_combine"}, CollectiveKind::kAllToAll, measured.all_to_all);
+  WEFT_RETURN_IF_ERROR(add({"all_reduce"}, CollectiveKind::kAllReduce, times.all_reduce));
+  WEFT_RETURN_IF_ERROR(add({"reduce_scatter"}, CollectiveKind::kReduceScatter, times.reduce_scatter));
+  WEFT_RETURN_IF_ERROR(add({"all_gather", "shared_quantise"}, CollectiveKind::kAllGather, times.all_gather));
+  return add({"heads_to_rows", "expert_dispatch", "expert_combine"}, CollectiveKind::kAllToAll, times.all_to_all);
+}
+
+Status calibrate_thread_collectives(int ranks, int threads, DeviceProfile& profile) {
+  CollectiveTimes times;
+  const RankRun run = run_thread_ranks(ranks, {}, [&](Communicator& comm) -> Status {
+    WEFT_ASSIGN_OR_RETURN(const CollectiveTimes mine, measure_collectives(comm));
+    if (comm.rank() == 0) times = mine;
+    return {};
+  });
+  WEFT_RETURN_IF_ERROR(run.status);
+  return add_collectives(times, ranks, threads, "weft calibrate, ranks as threads of one process", profile);
 }
 
 }  // namespace weft

@@ -108,8 +108,12 @@ OpCost CostModel::local(const Op& op, const Work& work, TypeSpan in, TypeSpan ou
   const Figure& launch = matrix ? launches.matrix_s : launches.vector_s;
 
   // Weights and caches come from memory, unless all that a step touches stays in the cache; what the step has just made is in the
-  // cache if it fits.
-  const bool resident = env.working_set_bytes > 0 && rates.cache_bytes > 0 && env.working_set_bytes <= device_.cache_bytes->value;
+  // cache if it fits. An efficiency is of the roofline that it was measured against.
+  const bool stays = env.working_set_bytes > 0 && rates.cache_bytes > 0 && env.working_set_bytes <= device_.cache_bytes->value;
+  const ShapePoint point = shape_point(work, in, out);
+  const TableKey key{dtype_name(work.weight), dtype_name(activation), env.local_ranks, env.threads, stays};
+  const EfficiencySet::Found found = efficiency_.find(op, key);
+  const bool resident = found.grid != nullptr ? found.grid->table().cached : stays;
   const auto stored = static_cast<double>(work.bytes_stored - work.bytes_repeated);
   const auto made = static_cast<double>(work.bytes_read - work.bytes_stored + work.bytes_written);
   const auto repeated = static_cast<double>(work.bytes_repeated);
@@ -125,10 +129,8 @@ OpCost CostModel::local(const Op& op, const Work& work, TypeSpan in, TypeSpan ou
   OpCost cost;
   cost.flops = work.flops;
   cost.bytes = static_cast<double>(work.bytes_read - work.bytes_repeated + work.bytes_written);
-  const ShapePoint point = shape_point(work, in, out);
-  const TableKey key{dtype_name(work.weight), dtype_name(activation), env.local_ranks, env.threads, resident};
   double scale_matrix = 1, scale_vector = 1, scale_memory = 1;
-  if (const EfficiencySet::Found found = efficiency_.find(op, key); found.grid != nullptr) {
+  if (found.grid != nullptr) {
     const TableValue value = found.grid->at(point);
     scale_matrix = scale_vector = scale_memory = 1 / value.value;
     cost.source = found.grid->table().measured ? source_of(value, found.exact) : CostSource::kRoofline;

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/cpu.h"
@@ -18,7 +19,7 @@ struct OpCase {
   std::vector<ValueType> in;
   std::vector<char> stored = {};                            // by input: weights and caches
   std::map<size_t, std::vector<int32_t>> integers = {};     // by input
-  std::vector<size_t> any_scale = {};                       // BF16 inputs whose numbers have very different magnitudes
+  std::map<size_t, std::optional<Quantise>> normal = {};    // BF16 inputs of normal numbers; of such that were rounded like that
   std::vector<Segment> segments = {};
   std::vector<std::vector<int32_t>> pages = {};             // by request slot
 };
@@ -32,7 +33,7 @@ class OpBench {
   int ranks() const { return static_cast<int>(pools_.size()); }
   int threads() const { return pools_[0]->size(); }
 
-  // Seconds of one call, median of a few samples. Every call finds other stored inputs: cached, of a few megabytes that the
+  // Seconds of one call, the least of a few samples. Every call finds other stored inputs: cached, of a few megabytes that the
   // last-level cache holds, else such as no cache has. `seconds`: how long to measure, at least.
   Result<double> measure(const OpCase& test, bool cached, double seconds) { return measure_in_turn({{&test}}, cached, seconds); }
   // Of one call of each, one after the other, as a step runs them: an op that others ran before finds its code and its values

@@ -94,6 +94,9 @@ struct IndexTopK {
   int64_t ratio = 0, top_k = 0;
   double weight_scale = 1;
   int64_t max_context = 0;  // longest request: sizes the scratch
+  // What queries and keys were rounded to before they were stored as they are (Quantise), else F32. The result does not depend
+  // on it; the units that can take the products do.
+  DType rounded_to = DType::kF32;
 
   template <class Self, class F>
   static void visit_fields(Self& self, F&& f) {
@@ -101,6 +104,7 @@ struct IndexTopK {
     f("top_k", self.top_k);
     f("weight_scale", self.weight_scale);
     f("max_context", self.max_context);
+    f("rounded_to", self.rounded_to);
   }
   Result<ValueTypes> infer(TypeSpan in) const;
   Work work(TypeSpan in, TypeSpan out, const WorkEnv& env) const;

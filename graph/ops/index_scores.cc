@@ -59,8 +59,9 @@ Work index_scores_work(const IndexTopK& op, int64_t ranks, TypeSpan in, TypeSpan
   work.depth = static_cast<double>(dim);
   work.count = static_cast<double>(heads);
   work.unit = WorkUnit::kMatrix;
-  work.weight = in[2].dtype();
-  work.activation = in[0].dtype();
+  const bool rounded = op.rounded_to != DType::kF32;
+  work.weight = rounded ? op.rounded_to : in[2].dtype();
+  work.activation = rounded ? op.rounded_to : in[0].dtype();
   const int64_t max_entries = ceil_div(entries, ranks);
   Carver carver(nullptr);
   IndexScratch scratch(carver, max_entries, ceil_div(max_entries, in[2].shape()[1]), heads,

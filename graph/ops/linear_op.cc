@@ -186,7 +186,7 @@ Work Linear::work(TypeSpan in, TypeSpan out, const WorkEnv& env) const {
   }
   work.rows = static_cast<double>(x.rows);
   work.columns = static_cast<double>(n) / static_cast<double>(groups);
-  work.depth = static_cast<double>(k);
+  work.depth = static_cast<double>(k / k_blocks);
   work.count = static_cast<double>(groups);
   work.unit = WorkUnit::kMatrix;
   work.weight = in[1].dtype();

@@ -15,6 +15,8 @@
 
 namespace weft {
 
+inline DType dtype_of(QuantFormat format) { return format == QuantFormat::kFp4 ? DType::kF4E2M1 : DType::kF8E4M3; }
+
 template <>
 struct EnumText<QuantFormat> {
   static constexpr std::array<std::string_view, 3> kNames = {"fp8", "fp4", "fp8_any_scale"};

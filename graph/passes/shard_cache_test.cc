@@ -29,7 +29,7 @@ iq = linear(x, wi) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=2, sc
 weight ww: F32[2,16]
 iw = linear(x, ww) {dtype=F32, act_quant=none, groups=1, k_blocks=1, heads=0, scale_rows=0, scale_cols=0, rest=0} in layers.0: F32[tokens 8,2]
 state keys: F32[3,64,8]
-picks = index_topk(iq, iw, keys) {ratio=4, top_k=6, weight_scale=1, max_context=512} in layers.0: I32[tokens 8,6]
+picks = index_topk(iq, iw, keys) {ratio=4, top_k=6, weight_scale=1, max_context=512, rounded_to=F32} in layers.0: I32[tokens 8,6]
 weight sink: F32[4]
 state window: F32[2,7,8]
 o = sparse_attention(q, kv, sink, window, entries, picks) {window=8, ratio=4, scale=0.5, max_context=512, has_sink=true, value_width=0} in layers.0: F32[tokens 8,4,8]
@@ -83,7 +83,7 @@ TEST(ShardCaches, TextInTextOut) {
       {"dcp: scores where the keys are, entries from their owners", with_split_entries({.tp = 4, .dcp = 2}, false),
        {"state ring: F32[2,7,32]\n", "state entries: F32[3,32,8] dcp:shard(1)\n", "state keys: F32[3,32,8] dcp:shard(1)\n", "state window: F32[2,7,8]\n",
         "compressor(c, c, norm, ring, entries) {ratio=4,",
-        "picks.candidates = index_candidates(iq, iw, keys) {size=2, ratio=4, top_k=6, weight_scale=1, max_context=512} in layers.0: I32[tokens 8,6,2] dcp:shard(1)\n",
+        "picks.candidates = index_candidates(iq, iw, keys) {size=2, ratio=4, top_k=6, weight_scale=1, max_context=512, rounded_to=F32} in layers.0: I32[tokens 8,6,2] dcp:shard(1)\n",
         "picks.candidates.all_gather_dcp = all_gather(picks.candidates) {axis=dcp, size=2, dim=1, capacity=8} in layers.0 on comm: I32[tokens 8,12,2]\n",
         "picks = merge_topk(picks.candidates.all_gather_dcp) {ratio=4, top_k=6} in layers.0: I32[tokens 8,6]\n",
         "o.entries = fetch_entries(entries, picks) {axis=dcp, size=2, ratio=4, max_context=512, capacity=48} in layers.0 on comm: F32[48,8], I32[tokens 8,6]\n",

@@ -227,6 +227,7 @@ class Builder {
     op.top_k = c_.index_topk;
     op.weight_scale = 1 / std::sqrt(static_cast<double>(c_.index_head_dim)) / std::sqrt(static_cast<double>(c_.index_n_heads));
     op.max_context = options_.cache.max_context;
+    if (options_.mode.act_quant) op.rounded_to = dtype_of(index_quantise().format);
     return g_.add(op, {iq, w, state(layer + ".index_keys")}, "topk");
   }
 

@@ -254,6 +254,7 @@ class Builder {
     op.top_k = c_.index_topk;
     op.weight_scale = 1 / std::sqrt(static_cast<double>(c_.index_head_dim)) / std::sqrt(static_cast<double>(c_.index_n_heads));
     op.max_context = options_.cache.max_context;
+    if (quantises_fp8()) op.rounded_to = DType::kF8E4M3;
     return g_.add(op, {q, w, keys}, "topk");
   }
 
