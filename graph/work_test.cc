@@ -392,6 +392,16 @@ std::optional<Case> sample_case(const OpSample& sample) {
         fill_numbers(tensor, begin, count, seed);
       }
     };
+  } else if (linear != nullptr && c.in[0].type().dtype() == DType::kI8) {
+    // Any bytes are codes, and a scale but for the one with its exponent.
+    const auto fill_codes = [bytes = c.in[0].shape()[2]](HostTensor& tensor, size_t which, int64_t begin, int64_t count, uint64_t seed) {
+      fill_numbers(tensor, begin, count, seed);
+      for (int64_t i = begin; which == 0 && i < begin + count; ++i) {
+        if (i % bytes == bytes - 1) tensor.as<uint8_t>()[i] = static_cast<uint8_t>(0x3d + seed % 3);
+      }
+    };
+    fill_codes(c.in[0], 0, 0, c.in[0].type().tensor.bytes(), 1);
+    c.refill = fill_codes;
   } else if (std::holds_alternative<RopeTable>(c.op)) {
     c.refill = [](HostTensor& tensor, size_t, int64_t begin, int64_t, uint64_t seed) {
       tensor.as<int32_t>()[begin / 4] = static_cast<int32_t>(seed % 1000 + 1);
