@@ -85,6 +85,7 @@ const BadUse kBadUses[] = {
     {"run @S -p x --act-quant maybe", "--act-quant: expected one of on, off; found 'maybe' (see weft run --help)"},
     {"run @S -p x --isa avx1024", "--isa: 'avx1024' is not an instruction set level (this CPU has ref"},
     {"calibrate --isa avx1024", "--isa: expected a level up to "},
+    {"calibrate --profile x.json", "--profile: weft was not started by mpirun"},
     {"run @S -p x --temperature -1",
      "--temperature: expected a number from 0 to 100, found '-1' (see weft run --help)"},
     {"run @S -p x --top-p 0", "--top-p: expected a number above 0 and at most 1, found '0' (see weft run --help)"},

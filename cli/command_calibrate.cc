@@ -26,6 +26,9 @@ class CalibrateCommand : public Command {
     if (!isa || *isa > max_isa()) {
       return invalid_argument(fmt::format("--isa: expected a level up to {}, found '{}'", isa_name(max_isa()), isa_));
     }
+    if (!profile_.empty() && console.job == nullptr) {
+      return invalid_argument("--profile: weft was not started by mpirun; without it everything is measured, into a new profile (leave --profile out)");
+    }
     options.isa = *isa;
     options.max_ranks = static_cast<int>(max_ranks_);
     const auto start = Clock::now();

@@ -169,7 +169,6 @@ bool has_effect(const Layout& l) {
   }
   if (l.split != TokenSplit::kFlat && !splits && l.split != TokenSplit::kOwned) return false;
   if (l.o_proj != OProjChoice::kSharded && !whole_heads) return false;
-  if (l.prefetch && l.o_proj != OProjChoice::kStreamed) return false;
   if (l.dcp_mode != DcpMode::kRows && l.mesh.dcp == 1) return false;
   // The rows of a step are sliced before the experts where ranks share those and hold the same rows.
   if (l.router == RouterChoice::kFull && (l.mesh.ep == 1 || ((!tp || l.sequence_parallel) && l.mesh.pcp == 1))) return false;

@@ -134,7 +134,7 @@ TEST(LayoutSpace, ChoicesWithoutEffect) {
   } cases[] = {
       {"tp1", true},          {"tp1+sp", false},          {"tp2+sp", true},
       {"tp1+dsa_cp", false},  {"tp2+dsa_cp", true},       {"tp1+lm_head=replicated", false},
-      {"pcp2+split=zigzag", true}, {"tp2+prefetch=on", false}, {"tp2+dsa_cp+o_proj=streamed+prefetch=on", true},
+      {"pcp2+split=zigzag", true}, {"tp2+dsa_cp+o_proj=streamed+prefetch=on", true},
       {"tp2+router=full", false},  {"tp2+ep2+router=full", true}, {"dp2+ep2+router=full", false},
       {"tp1+shared=replicated", false}, {"tp2+moe=tp", true}, {"pcp2+ep2+router=full", true},
   };

@@ -61,6 +61,11 @@ constexpr LayoutRule<> kRules[] = {
            "o_proj={} needs all heads of a token on its rank, tp {} splits them: use dsa_cp, owned or o_proj=sharded",
            l.o_proj == OProjChoice::kReplicated ? "replicated" : "streamed", l.mesh.tp);
      }},
+    {"prefetch_needs_streamed_weights",
+     [](const Layout& l) -> std::string {
+       if (!l.prefetch || l.o_proj == OProjChoice::kStreamed) return {};
+       return "prefetch=on starts gathers of weights early: it needs o_proj=streamed";
+     }},
     {"moe_tp_without_ep",
      [](const Layout& l) -> std::string {
        if (l.moe != MoeChoice::kTp || l.mesh.ep == 1) return {};

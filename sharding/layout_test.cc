@@ -207,6 +207,9 @@ const RuleCase kBroken[] = {
      {.mesh = {.tp = 2}, .o_proj = OProjChoice::kReplicated},
      "layout tp2+o_proj=replicated: o_proj=replicated needs all heads of a token on its rank, tp 2 splits them: use "
      "dsa_cp, owned or o_proj=sharded"},
+    {"prefetch_needs_streamed_weights",
+     {.mesh = {.tp = 4}, .prefetch = true},
+     "layout tp4+prefetch=on: prefetch=on starts gathers of weights early: it needs o_proj=streamed"},
     {"moe_tp_without_ep",
      {.mesh = {.tp = 4, .ep = 2}, .moe = MoeChoice::kTp},
      "layout tp4+ep2+moe=tp: moe=tp splits every expert over tp, ep 2 keeps them whole; use one of the two"},

@@ -10,7 +10,7 @@ set -eu
 profile=$3
 [ -f "$profile" ] || "$1" calibrate --out "$profile" --quiet
 exec python3 - "$@" <<'PYTHON'
-import json, os, subprocess, sys
+import json, os, statistics, subprocess, sys
 
 weft, model, profile = sys.argv[1:4]
 depths = [int(d) for d in (sys.argv[4] if len(sys.argv) > 4 else "0,4096,32768").split(",")]
@@ -31,8 +31,8 @@ def bench(layout):
     path = keep and os.path.join(keep, f"{os.path.basename(model.rstrip('/'))}_{layout}.json")
     if path and os.path.exists(path):
         return json.load(open(path))
-    result = run("bench", model, "--prompt", PROMPT, "--gen", GEN, "--depth", ",".join(map(str, depths)), "-r", 3, "--ctx",
-                 max(depths) + 2 * PROMPT, "--no-limits", "--layout", layout)
+    result = run("bench", model, "--prompt", PROMPT, "--gen", GEN, "--depth", ",".join(map(str, depths)), "--depth-computed", 1024,
+                 "-r", 3, "--ctx", max(depths) + 2 * PROMPT, "--no-limits", "--layout", layout)
     if path:
         json.dump(result, open(path, "w"))
     return result
@@ -58,7 +58,7 @@ for layout in layouts:
     if ranks > cores:
         continue
     for test in bench(layout)["results"]:
-        measured = sorted(test["seconds"])[len(test["seconds"]) // 2]
+        measured = statistics.median(test["seconds"])
         seconds, _ = predicted(layout, ranks, test)
         error = seconds / measured - 1
         worst = max(worst, abs(error))

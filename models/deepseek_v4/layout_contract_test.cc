@@ -86,7 +86,7 @@ TEST(DeepseekV4Contract, WhatIsTakenCanBeBuilt) {
                                                  load_test_model("golden/deepseek_v4/official_r"),
                                                  load_test_model("golden/deepseek_v4/mtp_f32")};
   expect_taken_layouts_can_be_built(models, 1500, 200, [](Layout& layout, RandomChoice& one_of) {
-    layout.prefetch = one_of({false, true});
+    layout.prefetch = layout.o_proj == OProjChoice::kStreamed && one_of({false, true});
     if (layout.mesh.pcp > 1 || layout.attention == AttentionChoice::kDsaCp) {
       layout.compressor = one_of({CompressorChoice::kFull, CompressorChoice::kSplit});
     } else {
