@@ -119,6 +119,7 @@ TEST(CliLayout, BadUseIsOneMessageAndExitCodeTwo) {
       {"eval @S @S/eval.txt --layout tp2 --transport mpi", "mpi"},
       {"run @S -p x --layout dp512", "layout dp512 has 512 ranks; weft runs on 256 at most"},
       {"verify @S --layouts tp2 --layout tp2", "excludes"},
+      {"verify @S --layouts ''", "--layouts: expected all, or a list of layouts"},
       {"verify @S --layouts nope", "--layouts: layout 'nope': "},
       {"verify @S --layouts tp2 --ranks 3", "--layouts: 'tp2' has 2 ranks and cannot be spread over any of --ranks"},
       {"verify @S --layouts all --ranks 2 --transport mpi", "mpi"},
@@ -131,6 +132,30 @@ TEST(CliLayout, BadUseIsOneMessageAndExitCodeTwo) {
     EXPECT_EQ(output.code, 2) << c.args << "\n" << output.text;
     EXPECT_NE(output.text.find(c.message), std::string::npos) << c.args << "\n" << output.text;
     EXPECT_EQ(output.text.find("weft: "), output.text.rfind("weft: ")) << c.args << "\n" << output.text;
+  }
+}
+
+TEST(CliLayout, NothingComparedIsNoSuccess) {
+  const Output none = weft("verify '" WEFT_SOURCE_DIR "/testdata/golden/deepseek_v4/f32_small' --layouts tp4 --dtype f32 --tokens 24", true);
+  EXPECT_EQ(none.code, 1) << none.text;
+  EXPECT_NE(none.text.find("nothing was compared"), std::string::npos) << none.text;
+}
+
+// Whatever it is that there is no memory for: one message and its exit code, whichever rank it meets.
+TEST(CliLayout, OutOfMemoryAtTheStartOfManyRanks) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer's own address space is beyond any limit";
+#endif
+  for (const char* limit : {"300000", "500000"}) {
+    for (int i = 0; i < 3; ++i) {
+      const std::string command = fmt::format("ulimit -v {}; '{}' run '{}' -p a --layout dp16 --max-tokens 2 --quiet 2>&1 </dev/null", limit, WEFT_PROGRAM, kSample);
+      std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(popen(command.c_str(), "r"), pclose);
+      std::string text;
+      for (int c; (c = std::fgetc(pipe.get())) != EOF;) text += static_cast<char>(c);
+      const int status = pclose(pipe.release());
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << limit << ": " << status << " " << text;
+      EXPECT_TRUE(text.starts_with("weft: ")) << text;
+    }
   }
 }
 

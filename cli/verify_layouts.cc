@@ -171,6 +171,7 @@ Status run_layout_matrix(const ModelArgs& model_args, const LayoutMatrixArgs& ar
                               passed, failed, skipped, seconds, report.batches.size(), report.tokens, options.seed, byte_steps,
                               full_steps));
   }
+  if (passed == 0 && failed == 0) return check_failed(fmt::format("nothing was compared: this model skips all {} layouts, see the reasons above", report.lines.size()));
   return failed == 0 ? Status() : check_failed(fmt::format("{} of {} layouts differ from one rank", failed, report.lines.size()));
 }
 

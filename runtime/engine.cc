@@ -206,6 +206,7 @@ class Engine::Threads {
   Threads() : state_(std::make_shared<State>()) {}
 
   void start(std::shared_ptr<const Model> model, const EngineOptions& options, std::unique_ptr<Communicator> endpoint) {
+    threads_.reserve(threads_.size() + 1);
     state_->running.fetch_add(1);
     threads_.emplace_back([state = state_, model = std::move(model), options, endpoint = std::move(endpoint)]() mutable {
       endpoint->set_step(0);  // from here on a thread that stands still is noticed
@@ -243,14 +244,14 @@ Status Engine::start_threads(const std::shared_ptr<const Model>& model, const En
                                         to_string(options.layout), ranks, kMaxRanks));
   }
   auto endpoints = make_thread_world(ranks);
+  thread_endpoint_ = std::move(endpoints[0]);
+  world_ = thread_endpoint_.get();
   threads_ = std::make_unique<Threads>();
   for (int r = 1; r < ranks; ++r) {
     EngineOptions own = options;
     own.local_rank = r;
     threads_->start(model, own, std::move(endpoints[static_cast<size_t>(r)]));
   }
-  thread_endpoint_ = std::move(endpoints[0]);
-  world_ = thread_endpoint_.get();
   return {};
 }
 
@@ -279,6 +280,8 @@ Engine::~Engine() {
     (void)announce(message(CommandKind::kQuit).bytes());
     world_->begin_idle();
   }
+  // Half made, because memory or threads ran out: the others must not wait for this rank.
+  if (threads_ != nullptr && rank_ == nullptr && !failed) (void)world_->abort(machine_failed("rank 0 could not start"));
   rank_.reset();
   if (threads_ != nullptr) threads_->join(!world_->failure().ok());
 }
