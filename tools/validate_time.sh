@@ -49,7 +49,7 @@ def predicted(layout, ranks, test):
     return plan["decode"]["seconds"] * test["tokens"], plan
 
 
-print(f"{'layout':<10} {'test':<16} {'measured ms':>12} {'predicted ms':>13} {'error':>7}")
+print(f"{'layout':<10} {'test':<34} {'measured ms':>12} {'predicted ms':>13} {'error':>7}")
 worst = 0
 for layout in layouts:
     ranks = 1
@@ -62,7 +62,7 @@ for layout in layouts:
         seconds, _ = predicted(layout, ranks, test)
         error = seconds / measured - 1
         worst = max(worst, abs(error))
-        print(f"{layout:<10} {test['test']:<16} {measured * 1e3:>12.2f} {seconds * 1e3:>13.2f} {error:>+7.1%}")
+        print(f"{layout:<10} {test['test']:<34} {measured * 1e3:>12.2f} {seconds * 1e3:>13.2f} {error:>+7.1%}")
 print(f"largest error {worst:.1%}")
 sys.exit(worst > 0.15)
 PYTHON
