@@ -71,13 +71,8 @@ class CalibrateCommand : public Command {
     if (!profile.is_cpu()) return invalid_argument(fmt::format("{}: expected the profile of a CPU machine by weft calibrate; {}", profile_, usage));
     console.progress(fmt::format("collectives of {} processes", job.size()));
     WEFT_ASSIGN_OR_RETURN(const CollectiveTimes times, job.measure_collectives());
-    std::vector<Link> others;
-    for (Link& link : profile.links) {
-      if (link.kind != LinkKind::kHostMemory) others.push_back(std::move(link));
-    }
-    profile.links.clear();
+    std::erase_if(profile.links, [](const Link& link) { return link.kind == LinkKind::kHostMemory; });
     WEFT_RETURN_IF_ERROR(add_collectives(times, job.size(), std::max(profile.cores / job.size(), 1), "weft calibrate, ranks as processes of one MPI job", profile));
-    profile.links.insert(profile.links.end(), others.begin(), others.end());
     return profile;
   }
 

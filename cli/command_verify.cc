@@ -23,7 +23,7 @@ class VerifyCommand : public Command {
     add_machine_options(app, args_);
     const char* group = "Ranks";
     auto* layout = app.add_option("--layout", args_.ranks.layout, "the layout of all runs")->capture_default_str()->group(group);
-    layouts_ = app.add_option("--layouts", matrix_.layouts,
+    app.add_option("--layouts", matrix_.layouts,
                    "compare layouts with one rank instead: all that the model takes, or a list, tp2,tp2+sp,... Over MPI: start "
                    "with mpirun -n N, the layouts of N ranks are compared")
         ->excludes(layout)
@@ -44,10 +44,7 @@ class VerifyCommand : public Command {
     options_.output_quant = args_.output();
     options_.num_threads = args_.threads;
     options_.isa = args_.isa_level();
-    if (layouts_->count() > 0 && matrix_.layouts.empty()) {
-      return invalid_argument("--layouts: expected all, or a list of layouts such as tp2,tp2+sp; found nothing");
-    }
-    if (!matrix_.layouts.empty()) {
+    if (matrix_.layouts.has_value()) {
       LayoutMatrixOptions matrix;
       matrix.dtypes = options_.dtypes;
       matrix.act_quant = options_.act_quant;
@@ -113,7 +110,6 @@ class VerifyCommand : public Command {
   ModelArgs args_;
   VerifyOptions options_;
   LayoutMatrixArgs matrix_;
-  CLI::Option* layouts_ = nullptr;
   std::optional<int64_t> tokens_;
   std::string dtype_ = "both";
 };

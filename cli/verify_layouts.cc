@@ -26,7 +26,8 @@ Result<std::vector<Layout>> listed_layouts(const LayoutMatrixArgs& args) {
   const auto add = [&](const Layout& layout) {
     if (seen.insert(to_string(layout)).second) layouts.push_back(layout);
   };
-  for (const std::string& text : split_commas(args.layouts)) {
+  if (args.layouts->empty()) return invalid_argument("--layouts: expected all, or a list of layouts such as tp2,tp2+sp; found nothing");
+  for (const std::string& text : split_commas(*args.layouts)) {
     const Result<Layout> alone = parse_layout(text);
     if (!alone.ok()) return Status(alone.status().code(), fmt::format("--layouts: {}", alone.status().message()));
     if (args.ranks.empty()) {

@@ -1,13 +1,15 @@
 // `weft verify --layouts`: the matrix of layouts, as a table.
 #pragma once
 
+#include <optional>
+
 #include "cli/model_options.h"
 #include "runtime/layout_matrix.h"
 
 namespace weft {
 
 struct LayoutMatrixArgs {
-  std::string layouts;               // "all", or texts between commas; empty: no matrix
+  std::optional<std::string> layouts;   // "all", or texts between commas; none: no matrix
   std::vector<int64_t> ranks;        // empty: those of the layouts; with "all": 2 and 4, under mpirun its processes
   std::vector<std::string> transports;  // empty: mpi under mpirun, else threads
 };

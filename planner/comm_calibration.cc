@@ -91,14 +91,15 @@ Result<CollectiveTimes> measure_collectives(Communicator& comm) {
 
 Status add_collectives(const CollectiveTimes& times, int ranks, int threads, std::string_view text, DeviceProfile& profile) {
   const std::string source(text);
-  if (profile.links.empty()) {
+  const bool known = std::any_of(profile.links.begin(), profile.links.end(), [](const Link& link) { return link.kind == LinkKind::kHostMemory; });
+  if (!known) {
     Link link;
     link.level = "machine";
     link.kind = LinkKind::kHostMemory;
     const double bytes = static_cast<double>(kRows[kNumSizes - 1] * kWidth * 4) * (ranks - 1) / ranks;
     link.bytes_per_s = {ranks * bytes / times.all_gather[kNumSizes - 1], true, source};
     link.latency_s = {times.barrier, true, source};
-    profile.links.push_back(std::move(link));
+    profile.links.insert(profile.links.begin(), std::move(link));
   }
   DeviceProfile bare = profile;
   bare.efficiency.erase(std::remove_if(bare.efficiency.begin(), bare.efficiency.end(), [](const auto& t) { return t.measured; }),

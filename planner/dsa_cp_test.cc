@@ -13,6 +13,7 @@
 #include "models/layout_test_support.h"
 #include "planner/engine_layout.h"
 #include "planner/step_graph.h"
+#include "planner/test_support.h"
 #include "planner/traffic.h"
 
 namespace weft {
@@ -156,11 +157,16 @@ TEST(DsaCp, ThePageSaysTheSame) {
   }
 }
 
-TEST(DsaCp, ShapesOfAll78Layers) {
+// All layers of a step of 4096 rows.
+Result<StepGraph> whole_prefill() {
   const auto model = published("glm-5.1-w8a8");
   StepSetting setting = setting_of(*model, "dp2tp16+sp+ep32+shared=replicated");
   setting.expanded = true;
-  const auto step = build_step(setting, {GraphKind::kTrunk, StepPhase::kPrefill, 4096, 1, 0, {}});
+  return build_step(setting, {GraphKind::kTrunk, StepPhase::kPrefill, 4096, 1, 0, {}});
+}
+
+TEST(DsaCp, ShapesOfAll78Layers) {
+  const auto step = whole_prefill();
   ASSERT_TRUE(step.ok()) << step.status().message();
   for (int layer = 0; layer < 78; ++layer) {
     const LayerView view{*step, fmt::format("layers.{}", layer)};
@@ -168,19 +174,6 @@ TEST(DsaCp, ShapesOfAll78Layers) {
     if (layer < 3) continue;
     for (const Boundary& b : kPrefillMoe) EXPECT_EQ(view.work(b.value), b.shapes) << view.layer << "." << b.value;
   }
-}
-
-// Everything but names, over all nodes of the whole model.
-std::map<std::string, int64_t> nodes_of(const StepGraph& step) {
-  std::map<std::string, int64_t> nodes;
-  for (size_t n = 0; n < step.graph.nodes().size(); ++n) {
-    const Node& node = step.graph.nodes()[n];
-    std::string text(op_name(node.op));
-    for (const ValueType& type : types_of(step.graph, node.in)) text += " " + to_string(type);
-    for (const ValueType& type : types_of(step.graph, node.out)) text += " -> " + to_string(type);
-    nodes[text] += step.node_repeat[n];
-  }
-  return nodes;
 }
 
 // Failure mode 8 of sharding.md 12 (4096 rows that become 65536), and 10.4: with few layers for all of them, or with all 78.
@@ -214,10 +207,7 @@ TEST(DsaCp, FailureMode8AndRepetition) {
 // sharding.md 10.5 and 11: no reduction behind attention, one gather of hidden states (45 MiB); and the selection of every rank's own
 // tokens, which attention on all tokens needs on all ranks. The proposal's fused indexer has no such gather.
 TEST(DsaCp, CollectivesOfALayer) {
-  const auto model = published("glm-5.1-w8a8");
-  StepSetting setting = setting_of(*model, "dp2tp16+sp+ep32+shared=replicated");
-  setting.expanded = true;
-  const auto step = build_step(setting, {GraphKind::kTrunk, StepPhase::kPrefill, 4096, 1, 0, {}});
+  const auto step = whole_prefill();
   ASSERT_TRUE(step.ok()) << step.status().message();
   std::map<std::string, double> sent;
   for (const Node& node : step->graph.nodes()) {

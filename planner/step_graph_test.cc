@@ -7,6 +7,7 @@
 
 #include "models/distinct_layers.h"
 #include "models/test_support.h"
+#include "planner/test_support.h"
 #include "planner/traffic.h"
 
 namespace weft {
@@ -53,19 +54,6 @@ TEST(DistinctLayers, RunsOfEqualPeriods) {
     }
     EXPECT_EQ(text, c.expect) << c.what;
   }
-}
-
-// Everything but names, over all nodes.
-std::map<std::string, int64_t> nodes_of(const StepGraph& step) {
-  std::map<std::string, int64_t> nodes;
-  for (size_t n = 0; n < step.graph.nodes().size(); ++n) {
-    const Node& node = step.graph.nodes()[n];
-    std::string text(op_name(node.op));
-    for (const ValueType& type : types_of(step.graph, node.in)) text += " " + to_string(type);
-    for (const ValueType& type : types_of(step.graph, node.out)) text += " -> " + to_string(type);
-    nodes[text] += step.node_repeat[n];
-  }
-  return nodes;
 }
 
 struct Case {

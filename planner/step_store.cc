@@ -8,11 +8,15 @@
 namespace weft {
 namespace {
 
+std::string mode_name(const NumericMode& mode) {
+  return fmt::format("{} {} {}", dtype_name(mode.dtype), mode.act_quant, static_cast<int>(mode.output_quant));
+}
+
 // All that decides the structure of a graph.
 std::string family_of(const StepSetting& s, const StepKey& key) {
   const CacheCapacity& c = s.cache;
-  return fmt::format("{}|{} {} {}|{} {} {}|{} {} {}|{} {} {}", to_string(s.layout), static_cast<int>(key.kind), static_cast<int>(key.phase), key.stage,
-                     static_cast<const void*>(s.model), static_cast<int>(s.mode.dtype), 2 * static_cast<int>(s.mode.output_quant) + s.mode.act_quant, c.page_tokens, c.max_context, c.draft_rows,
+  return fmt::format("{}|{} {} {}|{} {}|{} {} {}|{} {} {}", to_string(s.layout), static_cast<int>(key.kind), static_cast<int>(key.phase), key.stage,
+                     static_cast<const void*>(s.model), mode_name(s.mode), c.page_tokens, c.max_context, c.draft_rows,
                      s.threads, s.expanded, s.canonical_sums);
 }
 
@@ -76,8 +80,7 @@ CacheCapacity shared_cache(const Layout& layout, const CacheCapacity& cache) {
 
 Result<std::shared_ptr<const Graph>> StepStore::whole(const StepSetting& shared, GraphKind kind, const GraphOptions& options) {
   const CacheCapacity& c = options.cache;
-  std::string name = fmt::format("{} {}|{} {} {}|{} {} {} {} {}|{}", static_cast<int>(kind), static_cast<const void*>(shared.model), static_cast<int>(options.mode.dtype),
-                                 2 * static_cast<int>(options.mode.output_quant) + options.mode.act_quant, options.canonical_sums, c.num_slots, c.num_pages, c.page_tokens, c.max_context, c.draft_rows,
+  std::string name = fmt::format("{} {}|{} {}|{} {} {} {} {}|{}", static_cast<int>(kind), static_cast<const void*>(shared.model), mode_name(options.mode), options.canonical_sums, c.num_slots, c.num_pages, c.page_tokens, c.max_context, c.draft_rows,
                                  options.shape.tokens);
   for (const int64_t layer : options.layers) name += fmt::format(" {}", layer);
   {

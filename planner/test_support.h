@@ -1,12 +1,14 @@
-// Requests for tests.
+// Requests and graphs of steps for tests.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "models/test_support.h"
 #include "planner/plan_request.h"
+#include "planner/step_graph.h"
 
 namespace weft {
 
@@ -22,6 +24,19 @@ inline PlanRequest sample_request(const std::string& layout, EngineProfile engin
   request.engine = std::make_shared<const EngineProfile>(std::move(engine));
   request.mode = request.model->mode(DType::kBF16, std::nullopt);
   return request;
+}
+
+// Everything but names, over all nodes of the whole model.
+inline std::map<std::string, int64_t> nodes_of(const StepGraph& step) {
+  std::map<std::string, int64_t> nodes;
+  for (size_t n = 0; n < step.graph.nodes().size(); ++n) {
+    const Node& node = step.graph.nodes()[n];
+    std::string text(op_name(node.op));
+    for (const ValueType& type : types_of(step.graph, node.in)) text += " " + to_string(type);
+    for (const ValueType& type : types_of(step.graph, node.out)) text += " -> " + to_string(type);
+    nodes[text] += step.node_repeat[n];
+  }
+  return nodes;
 }
 
 }  // namespace weft

@@ -1,5 +1,7 @@
 #include "planner/validation.h"
 
+#include <span>
+
 #include <fmt/format.h>
 
 #include "comm/bytes.h"
@@ -120,29 +122,35 @@ class Lines {
     return {};
   }
 
+  struct AttentionTraffic {
+    const char* what;
+    const char* layout;
+    double mib, more;  // published, and what weft sends besides
+    const char* remark;
+  };
+
+  // Of a layer's attention; `where` says in which model, step and group.
+  Status attention_traffic(const Model& model, int64_t tokens, std::string_view where, std::span<const AttentionTraffic> cases) {
+    for (const AttentionTraffic& c : cases) {
+      WEFT_ASSIGN_OR_RETURN(const int64_t bytes, attention_bytes(model, c.layout, tokens, "layers.4"));
+      add(fmt::format("{}: {}", where, c.what), c.mib + c.more, static_cast<double>(bytes) / kMiB, "MiB sent", 0, "sharding.md 11", c.remark);
+    }
+    return {};
+  }
+
   Status traffic() {
     constexpr int64_t kTokens = 8192, kHidden = 4096, kRanks = 4;
     WEFT_ASSIGN_OR_RETURN(const auto model, open_("deepseek-v4-flash-20260424"));
     // weft sends partial sums as fp32: twice what a bf16 sum sends.
     const double wider = static_cast<double>(reduce_scatter_bytes(kRanks, kTokens, kHidden)) / 2 / kMiB;
-    const struct {
-      const char* what;
-      const char* layout;
-      double mib, fp32_sums;
-      const char* remark;
-    } cases[] = {
+    const AttentionTraffic cases[] = {
         {"plain tp (L0)", "tp4", 96, wider, "published with sums in bf16; weft's are fp32: + 48"},
         {"sequence parallel (L1)", "tp4+sp", 96, wider, "published with sums in bf16; weft's are fp32: + 48"},
         {"queries split, heads to tokens (L2a)", "tp4+dsa_cp+sp", 240, 0, ""},
         {"queries split, projection streamed (L2b)", "tp4+dsa_cp+sp+o_proj=streamed", 96, 0, "weights of 8 bits, as the release has them"},
         {"the same, full boundary", "tp4+dsa_cp+o_proj=streamed", 96, 0, "weights of 8 bits: 48 + 48"},
     };
-    for (const auto& c : cases) {
-      WEFT_ASSIGN_OR_RETURN(const int64_t bytes, attention_bytes(*model, c.layout, kTokens, "layers.4"));
-      add(fmt::format("V4-Flash, 8192 tokens, 4 ranks, a CSA layer's attention: {}", c.what), c.mib + c.fp32_sums,
-          static_cast<double>(bytes) / kMiB, "MiB sent", 0, "sharding.md 11", c.remark);
-    }
-    return {};
+    return attention_traffic(*model, kTokens, "V4-Flash, 8192 tokens, 4 ranks, a CSA layer's attention", cases);
   }
 
   Status traffic_of_latents() {
@@ -150,23 +158,13 @@ class Lines {
     WEFT_ASSIGN_OR_RETURN(const auto model, open_("glm-5"));
     const double wider = static_cast<double>(reduce_scatter_bytes(kRanks, kTokens, kHidden)) / 2 / kMiB;
     const double picks = 15.0 * 256 * 2048 * 4 / kMiB;
-    const struct {
-      const char* what;
-      const char* layout;
-      double mib, more;
-      const char* remark;
-    } cases[] = {
+    const AttentionTraffic cases[] = {
         {"plain tp (L0)", "tp16", 90, wider, "published with sums in bf16; weft's are fp32: + 45"},
         {"sequence parallel (L1)", "tp16+sp", 90, wider, "published with sums in bf16; weft's are fp32: + 45"},
         {"queries split, keys gathered (L2c)", "tp16+dsa_cp+sp+o_proj=replicated", 15.0 * 256 * 704 * 2 / kMiB, 0, "704 columns"},
         {"all queries on every rank", "tp16+dsa_cp+sp+o_proj=replicated+queries=full", 45, picks, "published without the picks of other ranks: + 30"},
     };
-    for (const auto& c : cases) {
-      WEFT_ASSIGN_OR_RETURN(const int64_t bytes, attention_bytes(*model, c.layout, kTokens, "layers.4"));
-      add(fmt::format("GLM-5, 4096 tokens, 16 ranks, a layer's attention: {}", c.what), c.mib + c.more, static_cast<double>(bytes) / kMiB,
-          "MiB sent", 0, "sharding.md 11", c.remark);
-    }
-    return {};
+    return attention_traffic(*model, kTokens, "GLM-5, 4096 tokens, 16 ranks, a layer's attention", cases);
   }
 
   // What other engines hold of a model: their published totals.

@@ -206,16 +206,21 @@ class Engine::Threads {
   Threads() : state_(std::make_shared<State>()) {}
 
   void start(std::shared_ptr<const Model> model, const EngineOptions& options, std::unique_ptr<Communicator> endpoint) {
-    threads_.reserve(threads_.size() + 1);
-    state_->running.fetch_add(1);
-    threads_.emplace_back([state = state_, model = std::move(model), options, endpoint = std::move(endpoint)]() mutable {
+    auto follow = [state = state_, model = std::move(model), options, endpoint = std::move(endpoint)]() mutable {
       endpoint->set_step(0);  // from here on a thread that stands still is noticed
       (void)follow_guarded(model, options, *endpoint);  // a failure reaches rank 0 through its own next call
       endpoint.reset();
       model.reset();
       state->running.fetch_sub(1);
       state->running.notify_all();
-    });
+    };
+    state_->running.fetch_add(1);
+    try {
+      threads_.emplace_back(std::move(follow));
+    } catch (...) {  // no thread to be had
+      state_->running.fetch_sub(1);
+      throw;
+    }
   }
   void join(bool failed) {
     constexpr int kGraceMs = 500;

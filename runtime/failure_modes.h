@@ -163,6 +163,19 @@ inline std::vector<std::byte> rows_of_ranks(const std::vector<RankTrace>& traces
   return all;
 }
 
+// Watched values, whose rows the ranks hold, in the first `num_steps` steps, by default all.
+inline void expect_rows_of_one_rank(const Scenario& scenario, const std::vector<const char*>& layouts, size_t num_steps = SIZE_MAX) {
+  const RankTrace want = play(scenario, "tp1")[0];
+  for (const char* layout : layouts) {
+    const auto traces = play(scenario, layout);
+    for (size_t step = 0; step < std::min(num_steps, scenario.steps.size()); ++step) {
+      for (const std::string& name : scenario.watched) {
+        EXPECT_TRUE(rows_of_ranks(traces, step, name) == want.seen[step].at(name).bytes) << layout << " step " << step << " " << name;
+      }
+    }
+  }
+}
+
 inline Graph graph_of(const char* name, const std::string& layout, int64_t tokens, StepPhase phase = StepPhase::kPrefill) {
   const auto model = load_test_model(name);
   GraphOptions options;

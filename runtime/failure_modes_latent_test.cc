@@ -59,15 +59,7 @@ TEST(FailureModesOfLatents, FailureMode13_TokensAsManyAsFeatures) {
 TEST(FailureModesOfLatents, FailureMode14_FirstResidualIsOfLocalRows) {
   Scenario scenario = glm();
   scenario.watched = {"embedding", "layers.0.attn_in", "layers.0.attn_out", "layers.0.ffn_out"};
-  const RankTrace want = play(scenario, "tp1")[0];
-  for (const char* layout : {"tp2+sp", "tp2+dsa_cp+sp"}) {
-    const auto traces = play(scenario, layout);
-    for (size_t step = 0; step < scenario.steps.size(); ++step) {
-      for (const std::string& name : scenario.watched) {
-        EXPECT_TRUE(rows_of_ranks(traces, step, name) == want.seen[step].at(name).bytes) << layout << " step " << step << " " << name;
-      }
-    }
-  }
+  expect_rows_of_one_rank(scenario, {"tp2+sp", "tp2+dsa_cp+sp"});
 }
 
 TEST(FailureModesOfLatents, FailureMode16_DraftLayerInEveryLayout) {
@@ -97,12 +89,7 @@ TEST(FailureModesOfLatents, FailureMode20_SelectionIsThatOfOneRank) {
   Scenario scenario = glm();
   scenario.watched = {"layers.0.topk", "layers.2.topk"};
   const RankTrace want = play(scenario, "tp1")[0];
-  for (const char* layout : {"tp2+dsa_cp+sp", "tp2+dsa_cp+sp+o_proj=replicated+queries=full"}) {
-    const auto traces = play(scenario, layout);
-    for (size_t step : {0u, 1u}) {  // prefill: local queries
-      for (const std::string& name : scenario.watched) EXPECT_TRUE(rows_of_ranks(traces, step, name) == want.seen[step].at(name).bytes) << layout << " " << name;
-    }
-  }
+  expect_rows_of_one_rank(scenario, {"tp2+dsa_cp+sp", "tp2+dsa_cp+sp+o_proj=replicated+queries=full"}, 2);  // prefill: local queries
   for (const char* layout : {"tp2", "tp4dcp4"}) {  // all queries; keys of every second token
     for (const RankTrace& trace : play(scenario, layout)) {
       for (size_t step = 0; step < scenario.steps.size(); ++step) {
@@ -115,15 +102,7 @@ TEST(FailureModesOfLatents, FailureMode20_SelectionIsThatOfOneRank) {
 TEST(FailureModesOfLatents, FailureMode23_ReplicatedRowsAreDispatchedOnce) {
   Scenario scenario = glm();
   scenario.watched = {"layers.1.experts", "layers.4.experts"};
-  const RankTrace want = play(scenario, "tp1")[0];
-  for (const char* layout : {"tp2+ep2", "tp2+sp+ep2"}) {
-    const auto traces = play(scenario, layout);
-    for (size_t step = 0; step < scenario.steps.size(); ++step) {
-      for (const std::string& name : scenario.watched) {
-        EXPECT_TRUE(rows_of_ranks(traces, step, name) == want.seen[step].at(name).bytes) << layout << " step " << step << " " << name;
-      }
-    }
-  }
+  expect_rows_of_one_rank(scenario, {"tp2+ep2", "tp2+sp+ep2"});
 }
 
 TEST(FailureModesOfLatents, FailureMode26_LateQueriesSeeTheFirstKey) {

@@ -86,15 +86,7 @@ TEST(FailureModes, FailureMode13_TokensAsManyAsFeatures) {
 TEST(FailureModes, FailureMode14_FirstResidualIsOfLocalRows) {
   Scenario scenario;
   scenario.watched = {"embedding", "layers.0.attn_hc_post", "layers.0.ffn_hc_post"};
-  const RankTrace want = play(scenario, "tp1")[0];
-  for (const char* layout : {"tp2+sp", "tp2+dsa_cp+sp"}) {
-    const auto traces = play(scenario, layout);
-    for (size_t step = 0; step < scenario.steps.size(); ++step) {  // odd numbers of rows too, and one row
-      for (const std::string& name : scenario.watched) {
-        EXPECT_TRUE(rows_of_ranks(traces, step, name) == want.seen[step].at(name).bytes) << layout << " step " << step << " " << name;
-      }
-    }
-  }
+  expect_rows_of_one_rank(scenario, {"tp2+sp", "tp2+dsa_cp+sp"});  // odd numbers of rows too, and one row
 }
 
 TEST(FailureModes, FailureMode31_UnevenRows) {
@@ -156,10 +148,7 @@ TEST(FailureModes, FailureMode20_SelectionIsThatOfOneRank) {
   Scenario scenario;
   scenario.watched = {"layers.1.topk", "layers.3.topk"};
   const RankTrace want = play(scenario, "tp1")[0];
-  const auto traces = play(scenario, "tp2+dsa_cp+sp");
-  for (size_t step : {0u, 1u}) {  // prefill: local queries
-    for (const std::string& name : scenario.watched) EXPECT_TRUE(rows_of_ranks(traces, step, name) == want.seen[step].at(name).bytes) << name;
-  }
+  expect_rows_of_one_rank(scenario, {"tp2+dsa_cp+sp"}, 2);  // prefill: local queries
   for (const char* layout : {"tp2", "tp2+sp", "tp2dcp2"}) {  // all queries, whole index heads; or keys of every second entry
     for (const RankTrace& trace : play(scenario, layout)) {
       for (size_t step = 0; step < scenario.steps.size(); ++step) {
@@ -198,15 +187,7 @@ TEST(FailureModes, FailureMode23_ReplicatedRowsAreDispatchedOnce) {
   scenario.model = kPro;
   scenario.dtype = DType::kF32;
   scenario.watched = {"layers.0.experts", "layers.4.experts"};
-  const RankTrace want = play(scenario, "tp1")[0];
-  for (const char* layout : {"tp2+ep2", "tp2+sp+ep2"}) {  // in the first one all ranks have all rows
-    const auto traces = play(scenario, layout);
-    for (size_t step = 0; step < scenario.steps.size(); ++step) {
-      for (const std::string& name : scenario.watched) {
-        EXPECT_TRUE(rows_of_ranks(traces, step, name) == want.seen[step].at(name).bytes) << layout << " step " << step << " " << name;
-      }
-    }
-  }
+  expect_rows_of_one_rank(scenario, {"tp2+ep2", "tp2+sp+ep2"});  // in the first one all ranks have all rows
 }
 
 // Hash layers look their experts up by token: rows and tokens must still belong together.
@@ -215,15 +196,7 @@ TEST(FailureModes, FailureMode27_TokensStayWithTheirRows) {
   scenario.model = kPro;
   scenario.dtype = DType::kF32;
   scenario.watched = {"layers.0.route", "layers.1.route", "layers.2.route", "layers.0.route.1", "layers.2.route.1"};
-  const RankTrace want = play(scenario, "tp1")[0];
-  for (const char* layout : {"tp4+sp", "tp2+sp+ep2", "tp2+ep2", "tp4+dsa_cp+sp"}) {
-    const auto traces = play(scenario, layout);
-    for (size_t step = 0; step < scenario.steps.size(); ++step) {
-      for (const std::string& name : scenario.watched) {
-        EXPECT_TRUE(rows_of_ranks(traces, step, name) == want.seen[step].at(name).bytes) << layout << " step " << step << " " << name;
-      }
-    }
-  }
+  expect_rows_of_one_rank(scenario, {"tp4+sp", "tp2+sp+ep2", "tp2+ep2", "tp4+dsa_cp+sp"});
 }
 
 // ---- Heads
