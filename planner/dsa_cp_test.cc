@@ -138,6 +138,7 @@ constexpr Boundary kPrefillMoe[] = {
 constexpr Boundary kDecode[] = {
     {"values", "[9,64,512] x [16384,512] -> [9,64,256]"},
     {"o", "[9,64,256] x [6144,16384] -> [9,6144]"},
+    {"attn_out", "[9,6144] -> [9,6144]"},
     {"gate", "[9,6144] x [256,6144] -> [9,256]"},           // on all tokens
     {"gate.slice_rows_tp", "[9,256] -> [3,256]"},           // room for 12, of which a rank has 3
     {"route", "[3,256] x [256] -> [3,8]"},

@@ -75,7 +75,7 @@ class Sharder {
     if (is_any<SparseAttention>(node.op) || is_of_heads(node)) return options_.queries;
     if (options_.router && !node.out.empty() && routed_[node.out[0]]) return options_.router;
     if (is_any<Experts>(node.op) && splits_weight(node, MeshAxis::kEp)) return options_.unique;
-    if (is_any<Embedding, HcPre, HcPost, HcHead, AddStreams, GatherRows>(node.op)) return options_.residual;
+    if (is_any<Embedding, HcPre, HcPost, HcHead, AddStreams, GatherRows>(node.op) || is_stream(node)) return options_.residual;
     if (is_any<RmsNorm>(node.op)) {
       const auto producer = maker_[node.in[0]];
       if (producer >= 0 && is_any<HcPre, Add, Embedding>(from_.nodes()[producer].op)) return options_.residual;
@@ -91,13 +91,18 @@ class Sharder {
     return producer >= 0 && is_any<SparseAttention>(from_.nodes()[producer].op);
   }
 
+  // A sum that is the residual stream: it is normed, or leads to the logits.
+  bool is_stream(const Node& node) const { return is_any<Add>(node.op) && stream_[node.out[0]]; }
+
   void choose_rows() {
     maker_.assign(from_.values().size(), -1);
     routed_.assign(from_.values().size(), false);
+    stream_.assign(from_.values().size(), false);
     for (size_t n = 0; n < from_.nodes().size(); ++n) {
       const Node& node = from_.nodes()[n];
       for (ValueId id : node.out) maker_[id] = static_cast<int>(n);
       if (is_any<MoeRoute>(node.op)) routed_[node.in[0]] = true;
+      if (is_any<RmsNorm, GatherRows>(node.op)) stream_[node.in[0]] = true;
     }
     // Backwards: what the consumers need, the least split of it.
     needed_.assign(from_.values().size(), std::nullopt);
@@ -134,6 +139,7 @@ class Sharder {
       const Node& node = from_.nodes()[n];
       const bool projects = is_any<Linear>(node.op) && after_attention[node.in[0]] && !splits_weight(node, MeshAxis::kTp);
       if (is_any<SparseAttention>(node.op)) after_attention[node.out[0]] = true;
+      if (is_stream(node)) continue;
       if (!projects && !is_any<Rope, Quantise, QuantiseGroups, Swiglu, Add, AddPositionBias, Concat>(node.op)) continue;
       after_attention[node.out[0]] = after_attention[node.in[0]];
       for (ValueId id : node.in) {
@@ -595,6 +601,7 @@ class Sharder {
   std::vector<ValueId> made_;                                // by old value: as its node made it
   std::vector<int> maker_;                                   // by old value: node, -1: none
   std::vector<bool> routed_;                                 // by old value: routing is made from it
+  std::vector<bool> stream_;                                 // by old value: a norm, or the choice of logit rows, reads it
   std::vector<RowSet> rows_;                                 // by old node
   std::vector<std::optional<RowSet>> needed_;                // by old value: rows that its consumers work on, the least split of them
 };

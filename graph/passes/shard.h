@@ -4,8 +4,8 @@
 // The layout is given as three decisions:
 //   weights      which weight is split, along which axis and dimension: the ops that use it are split with it (its letter in
 //                their shard_rule), and a split sum leaves a partial sum
-//   residual     row set of the residual streams: ops on them (hyper-connections, the norm behind hc_pre or behind the sum that
-//                is the stream) work on those rows
+//   residual     row set of the residual streams: ops on them (hyper-connections, the sum that is the stream, the norm behind it or
+//                behind hc_pre) work on those rows
 //   queries      row set of the queries: sparse attention, with the projections of single heads that follow it, and (selection)
 //                the index selection work on those rows; what writes a cache works on all rows, or (writers) on those of the
 //                requests that the rank owns; rows that are appended to a cache are made where the queries are, and gathered as

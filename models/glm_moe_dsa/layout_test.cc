@@ -172,6 +172,10 @@ TEST(GlmLayoutGraph, MovesOfALayer) {
       {"pcp2", StepPhase::kPrefill, "all_gather pcp cache_rows"},
       {"pcp2+split=zigzag", StepPhase::kPrefill, "all_gather pcp cache_rows"},
       {"tp2+dsa_cp", StepPhase::kDecode, "all_reduce tp o.partial, all_reduce tp shared.down_proj.partial"},
+      // The sum that is the stream has all rows: what experts give is gathered once, not the stream.
+      {"tp2+ep2+shared=replicated", StepPhase::kPrefill,
+       "all_reduce tp o.partial, slice_rows tp ffn_in, expert_dispatch ep ffn_in.slice_rows_tp, expert_combine ep experts.slots, slice_rows tp shared.down_proj, all_gather tp "
+       "moe_out"},
       {"tp2+sp+ep2+shared=replicated", StepPhase::kPrefill,
        "all_gather tp attn_in, reduce_scatter tp o.partial, expert_dispatch ep ffn_in, expert_combine ep experts.slots"},
   };
