@@ -37,7 +37,7 @@ inline I16 i_load(const void* p) { return _mm512_loadu_si512(p); }
 inline void i_store(void* p, I16 v) { _mm512_storeu_si512(p, v); }
 inline F16 to_f(I16 v) { return _mm512_cvtepi32_ps(v); }
 inline I16 to_i(F16 v) { return _mm512_cvtps_epi32(v); }  // nearest even, NaN the least
-inline int32_t sum_of(I16 v) { return _mm512_reduce_add_epi32(v); }
+inline __m256i halves_added(I16 v) { return _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1)); }
 #else
 constexpr int kTileRows = 4;
 constexpr int kTileVectors = 1;
@@ -53,13 +53,16 @@ inline void i_store(void* p, I16 v) {
 }
 inline F16 to_f(I16 v) { return {_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)}; }
 inline I16 to_i(F16 v) { return {_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi)}; }
-inline int32_t sum_of(I16 v) {
-  const __m256i eight = _mm256_add_epi32(v.lo, v.hi);
-  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
-  const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
-  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1)));
-}
+inline __m256i halves_added(I16 v) { return _mm256_add_epi32(v.lo, v.hi); }
 #endif
+
+// The sums of all elements of four vectors.
+inline __m128i sums_of(I16 a, I16 b, I16 c, I16 d) {
+  const __m256i ab = _mm256_hadd_epi32(halves_added(a), halves_added(b)), cd = _mm256_hadd_epi32(halves_added(c), halves_added(d));
+  const __m256i abcd = _mm256_hadd_epi32(ab, cd);
+  return _mm_add_epi32(_mm256_castsi256_si128(abcd), _mm256_extracti128_si256(abcd, 1));
+}
+inline int32_t sum_of(I16 v) { return _mm_cvtsi128_si32(sums_of(v, v, v, v)); }
 
 // sum + the products of the features of 16 elements of each.
 #if defined(__AVX512VNNI__)
@@ -160,7 +163,7 @@ void pack_rows(const float* x, int64_t x_stride, int64_t rows, const PackLayout&
 // ---- Weights
 
 inline float scale_of(const WeightMatrix& w, int64_t row) {
-  return static_cast<const float*>(w.scale)[(row + w.row0) / w.block_rows * scales_in_row(w)];
+  return static_cast<const float*>(w.scale)[(row + w.row0) * scales_in_row(w)];  // takes_int8: one for each row
 }
 inline int32_t bias_of(const WeightMatrix& w, int64_t row) {
   return w.bias != nullptr && w.col0 == 0 ? w.bias[row + w.row0] : 0;
@@ -367,12 +370,19 @@ void dot_block(const DotJob& job, int64_t n, int64_t m, int64_t row0, const Outp
   const Number* numbers[kRows];
   for (int i = 0; i < kWeights; ++i) weights[i] = row_of(w, n + i);
   for (int r = 0; r < kRows; ++r) numbers[r] = reinterpret_cast<const Number*>(job.x + (m + r) * job.x_stride);
-  float stack[5][kWeights * kRows], value[kWeights * kRows];
+  // Output of row r and weight i: lane r * kWeights + i. A short sum takes no longer than what follows it: all lanes at once.
+  constexpr int kSums = kWeights * kRows;
+  alignas(64) float weight_scales[16] = {}, row_scales[16] = {};
+  for (int i = 0; i < kSums; ++i) {
+    weight_scales[i] = i < kWeights ? scale_of(w, n + i) : weight_scales[i - kWeights];
+    row_scales[i] = job.x[(m + i / kWeights) * job.x_stride + w.cols / kFeatures];
+  }
+  F16 stack[5], value = f_zero();
   Ahead ahead(reinterpret_cast<const uint8_t*>(weights[0]), row_elements(w), is_contiguous(w), kWeights);
   for (int64_t b = 0; b < job.k_blocks; ++b) {
-    I16 acc[kWeights * kRows];
+    I16 acc[kSums];
 #pragma GCC unroll 16
-    for (int i = 0; i < kWeights * kRows; ++i) acc[i] = i_zero();
+    for (int i = 0; i < kSums; ++i) acc[i] = i_zero();
     const int64_t begin = b * block, end = begin + block;
     const auto step = [&](int64_t k, int64_t count) __attribute__((always_inline)) {
       I16 xv[kRows];
@@ -382,7 +392,7 @@ void dot_block(const DotJob& job, int64_t n, int64_t m, int64_t row0, const Outp
       for (int i = 0; i < kWeights; ++i) {
         const I16 wv = load_weights(weights[i] + k, count);
 #pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) acc[i * kRows + r] = multiply_add(wv, xv[r], acc[i * kRows + r]);
+        for (int r = 0; r < kRows; ++r) acc[r * kWeights + i] = multiply_add(wv, xv[r], acc[r * kWeights + i]);
       }
     };
     int64_t k = begin;
@@ -391,31 +401,30 @@ void dot_block(const DotJob& job, int64_t n, int64_t m, int64_t row0, const Outp
       step(k, kStep);
     }
     if (k < end) step(k, end - k);
-    for (int i = 0; i < kWeights; ++i) {
-      for (int r = 0; r < kRows; ++r) {
-        const int32_t sum = sum_of(acc[i * kRows + r]) + job.starts[m + r].of[b] + (b == 0 ? bias_of(w, n + i) : 0);
-        const float x_scale = job.x[(m + r) * job.x_stride + w.cols / kFeatures];
-        value[i * kRows + r] = static_cast<float>(sum) * scale_of(w, n + i) * x_scale;
-      }
+    alignas(64) int32_t sums[16] = {}, starts[16] = {};
+    const auto acc_of = [&](int i) __attribute__((always_inline)) { return acc[at_most(i, kSums - 1)]; };
+#pragma GCC unroll 4
+    for (int i = 0; i < kSums; i += 4) {
+      _mm_store_si128(reinterpret_cast<__m128i*>(sums + i), sums_of(acc_of(i), acc_of(i + 1), acc_of(i + 2), acc_of(i + 3)));
     }
+    for (int i = 0; i < kSums; ++i) starts[i] = job.starts[m + i / kWeights].of[b] + (b == 0 ? bias_of(w, n + i % kWeights) : 0);
+    value = f_mul(f_mul(to_f(i_add(i_load(sums), i_load(starts))), f_load(weight_scales)), f_load(row_scales));
     int level = 0;
-    for (; (b >> level & 1) != 0; ++level) {
-      for (int i = 0; i < kWeights * kRows; ++i) value[i] = stack[level][i] + value[i];
-    }
+    for (; (b >> level & 1) != 0; ++level) value = f_add(stack[level], value);
     if (b + 1 == job.k_blocks) break;
-    for (int i = 0; i < kWeights * kRows; ++i) stack[level][i] = value[i];
+    stack[level] = value;
   }
-  for (int i = 0; i < kWeights; ++i) {
-    for (int r = 0; r < kRows; ++r) {
-      const int64_t at = (m + r) * out.stride + n + i - row0;
-      if (out.dtype == DType::kF32) {
-        static_cast<float*>(out.y)[at] = value[i * kRows + r];
-      } else {
-        alignas(64) uint16_t rounded[16];
-        f_store_bf16(rounded, f_set(value[i * kRows + r]));
-        static_cast<uint16_t*>(out.y)[at] = rounded[0];
-      }
-    }
+  const auto put = [&](const auto* lanes, auto* y) {
+    for (int r = 0; r < kRows; ++r) __builtin_memcpy(y + (m + r) * out.stride + n - row0, lanes + r * kWeights, kWeights * sizeof *lanes);
+  };
+  if (out.dtype == DType::kF32) {
+    alignas(64) float lanes[16];
+    f_store(lanes, value);
+    put(lanes, static_cast<float*>(out.y));
+  } else {
+    alignas(64) uint16_t lanes[16];
+    f_store_bf16(lanes, value);
+    put(lanes, static_cast<uint16_t*>(out.y));
   }
 }
 
