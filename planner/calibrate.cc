@@ -36,6 +36,9 @@ DeviceProfile bare_profile(const MachineLimits& limits, const CalibrationOptions
   if (options.isa == Isa::kAvx512Bf16 && limits.bf16_dot_flops_per_s > 0) {
     profile.matrix_flops_per_s[DType::kBF16] = measured(limits.bf16_dot_flops_per_s);
   }
+  if (options.isa >= Isa::kAvx512Vbmi && limits.int8_dot_ops_per_s > 0) {
+    profile.matrix_flops_per_s[DType::kI8] = measured(limits.int8_dot_ops_per_s);
+  }
   profile.vector_flops_per_s[DType::kF32] = measured(limits.f32_flops_per_s / 2);  // most operations are no multiply-adds
   const Figure nothing = {0, true, "part of the measured times of the ops"};
   profile.launch_eager = profile.launch_graph = {nothing, nothing, nothing};

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/int_math.h"
+
 namespace weft {
 namespace {
 
@@ -18,6 +20,10 @@ OpCase linear(int64_t rows, int64_t columns, int64_t depth, int64_t blocks, DTyp
     constexpr int64_t kBlock = 128;
     std::get<Linear>(c.op).scale_rows = std::get<Linear>(c.op).scale_cols = kBlock;
     c.in.push_back(fixed(DType::kF8E8M0, {(columns + kBlock - 1) / kBlock, (depth + kBlock - 1) / kBlock}));
+  } else if (weight == DType::kI8) {
+    std::get<Linear>(c.op).scale_rows = 1;
+    std::get<Linear>(c.op).scale_cols = depth;
+    c.in.push_back(fixed(kF32, {columns, 1}));
   }
   return c;
 }
@@ -39,13 +45,24 @@ CalibrationTable linear_table(DType weight, ActQuant quant, bool cached) {
   return table;
 }
 
+// How the releases store experts.
+struct ExpertFormat {
+  DType weight, scale;
+  ActQuant act_quant;
+  int64_t scale_rows, scale_cols;  // weights that share a scale
+};
+constexpr ExpertFormat kFp4Experts{DType::kF4E2M1, DType::kF8E8M0, ActQuant::kFp8Block128, 1, 32};
+constexpr ExpertFormat kFp8Experts{DType::kF8E4M3, kF32, ActQuant::kFp8Block128AnyScale, 128, 128};
+constexpr ExpertFormat kInt8Experts{DType::kI8, kF32, ActQuant::kInt8PerRow, 1, int64_t{1} << 20};  // whole rows
+
 // Every expert gets exactly `rows_each` rows: token t picks set t mod (experts / top_k).
-OpCase experts(int64_t rows_each, int64_t num_experts, int64_t top_k, int64_t inner, int64_t hidden) {
-  constexpr int64_t kGroup = 32;
+OpCase experts(const ExpertFormat& format, int64_t rows_each, int64_t num_experts, int64_t top_k, int64_t inner, int64_t hidden) {
   const int64_t sets = num_experts / top_k, rows = sets * rows_each;
-  const auto weight = [&](int64_t n, int64_t k) { return fixed(DType::kF4E2M1, {num_experts, n, k}); };
-  const auto scale = [&](int64_t n, int64_t k) { return fixed(DType::kF8E8M0, {num_experts, n, k / kGroup}); };
-  OpCase c{.op = Experts{.act_quant = ActQuant::kFp8Block128, .swiglu_limit = 10, .scale_rows = 1, .scale_cols = kGroup},
+  const auto weight = [&](int64_t n, int64_t k) { return fixed(format.weight, {num_experts, n, k}); };
+  const auto scale = [&](int64_t n, int64_t k) {
+    return fixed(format.scale, {num_experts, ceil_div(n, format.scale_rows), ceil_div(k, format.scale_cols)});
+  };
+  OpCase c{.op = Experts{.act_quant = format.act_quant, .swiglu_limit = 10, .scale_rows = format.scale_rows, .scale_cols = format.scale_cols},
            .in = {rows_of(kBF16, {rows, hidden}), rows_of(DType::kI32, {rows, top_k}), rows_of(kF32, {rows, top_k}), weight(inner, hidden),
                   weight(inner, hidden), weight(hidden, inner), scale(inner, hidden), scale(inner, hidden), scale(hidden, inner)}};
   c.stored = {0, 0, 0, 1, 1, 1, 0, 0, 0};
@@ -55,12 +72,12 @@ OpCase experts(int64_t rows_each, int64_t num_experts, int64_t top_k, int64_t in
   return c;
 }
 
-CalibrationTable experts_table(bool cached) {
+CalibrationTable experts_table(const ExpertFormat& format, bool cached) {
   CalibrationTable table{"experts", {"rows", "count", "columns"}, {4, 2, cached ? 1u : 2u}, {}, cached};
   for (const int64_t rows : {1, 4, 16, 64}) {
     for (const int64_t num_experts : {2, 8}) {
-      table.cases.push_back(experts(rows, num_experts, 2, 128, 256));
-      if (!cached) table.cases.push_back(experts(rows, num_experts, 2, 2048, 4096));
+      table.cases.push_back(experts(format, rows, num_experts, 2, 128, 256));
+      if (!cached) table.cases.push_back(experts(format, rows, num_experts, 2, 2048, 4096));
     }
   }
   return table;
@@ -212,7 +229,8 @@ std::vector<CalibrationTable> calibration_tables() {
     tables.push_back(linear_table(DType::kF8E4M3, ActQuant::kFp8Block128, cached));
     tables.push_back(linear_table(DType::kF8E4M3, ActQuant::kNone, cached));
     tables.push_back(linear_table(kBF16, ActQuant::kNone, cached));
-    tables.push_back(experts_table(cached));
+    tables.push_back(linear_table(DType::kI8, ActQuant::kInt8PerRow, cached));
+    for (const ExpertFormat& format : {kFp4Experts, kFp8Experts, kInt8Experts}) tables.push_back(experts_table(format, cached));
   }
   tables.push_back(attention_table());
   for (const std::optional<QuantFormat> rounding : {std::optional<QuantFormat>(), std::optional(QuantFormat::kFp8), std::optional(QuantFormat::kFp4)}) {

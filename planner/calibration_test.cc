@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "models/layout_test_support.h"
 #include "planner/calibration_cases.h"
 #include "planner/comm_calibration.h"
 #include "planner/cost_model.h"
@@ -26,6 +29,35 @@ TEST(Calibration, CasesRun) {
       ASSERT_TRUE(seconds.ok()) << seconds.status().message();
       EXPECT_GT(*seconds, 0);
       EXPECT_LT(*seconds, 1);
+    }
+  }
+}
+
+std::string product_of(const Op& op, TypeSpan in, TypeSpan out) {
+  const Work work = std::visit([&](const auto& o) { return o.work(in, out, {}); }, op);
+  return fmt::format("{} of {} by {}", op_name(op), dtype_name(work.activation), dtype_name(work.weight));
+}
+
+// Large products with stored weights, of every published checkpoint in the mode that it is run in, are measured as they are stored.
+TEST(Calibration, HasTheProductsOfPublishedModels) {
+  std::set<std::string> measured;
+  for (const CalibrationTable& table : calibration_tables()) {
+    const OpCase& test = table.cases.front();
+    const auto out = std::visit([&](const auto& op) { return op.infer(test.in); }, test.op);
+    ASSERT_TRUE(out.ok()) << out.status().message();
+    measured.insert(product_of(test.op, test.in, *out));
+  }
+  for (const char* name : {"deepseek-v4-flash", "deepseek-v4-pro", "glm-5-fp8", "glm-5.1-w8a8", "glm-5.2-fp8", "deepseek-v3.2"}) {
+    const auto model = published(name);
+    GraphOptions options = graph_options(*model, 4, 512);
+    options.mode = model->mode(DType::kBF16, std::nullopt);
+    const auto graph = model->build(options);
+    ASSERT_TRUE(graph.ok()) << graph.status().message();
+    for (const Node& node : graph->nodes()) {
+      const bool product = std::holds_alternative<Linear>(node.op) || std::holds_alternative<Experts>(node.op);
+      if (!product || graph->value(node.in[1]).type.dtype() == DType::kF32) continue;
+      const std::string text = product_of(node.op, types_of(*graph, node.in), types_of(*graph, node.out));
+      EXPECT_TRUE(measured.contains(text)) << name << ": " << text;
     }
   }
 }

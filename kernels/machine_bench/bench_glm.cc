@@ -41,7 +41,7 @@ Status int8_linear(BenchRunner& runner, const Matrix& matrix, int64_t num_rows) 
   const int64_t copies = few ? runner.copies_beyond_cache(weight_bytes) : 1;
   if (!runner.wants(row, copies * weight_bytes)) return {};
 
-  WEFT_ASSIGN_OR_RETURN(const Buffer weights, runner.filled(FillPattern::kFp4, copies * weight_bytes));
+  WEFT_ASSIGN_OR_RETURN(const Buffer weights, runner.filled(FillPattern::kAnyBits, copies * weight_bytes));
   WEFT_ASSIGN_OR_RETURN(const Buffer scales, runner.filled(FillPattern::kF32, matrix.rows * 4));
   WEFT_ASSIGN_OR_RETURN(const Buffer x, runner.filled(FillPattern::kBF16, num_rows * matrix.cols * 2));
   WEFT_ASSIGN_OR_RETURN(const Buffer y, runner.scratch(num_rows * matrix.rows * 2));

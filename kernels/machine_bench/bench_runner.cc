@@ -38,7 +38,7 @@ Pattern pattern_bits(FillPattern pattern) {
     case FillPattern::kF32: return {0x807fffff807fffffu, 0x3f0000003f000000u};  // +-[0.5, 1)
     case FillPattern::kBF16: return {0x807f807f807f807fu, 0x3f003f003f003f00u};
     case FillPattern::kFp8: return {0xbfbfbfbfbfbfbfbfu, 0};  // below 2, so no NaN code
-    case FillPattern::kFp4: return {~uint64_t{0}, 0};
+    case FillPattern::kAnyBits: return {~uint64_t{0}, 0};
     case FillPattern::kScale: return {0x0303030303030303u, 0x7474747474747474u};  // 2^-11 .. 2^-8
   }
   return {};
@@ -62,7 +62,8 @@ FillPattern fill_pattern(DType dtype) {
     case DType::kF32: return FillPattern::kF32;
     case DType::kBF16: return FillPattern::kBF16;
     case DType::kF8E4M3: return FillPattern::kFp8;
-    case DType::kF4E2M1: return FillPattern::kFp4;
+    case DType::kF4E2M1:
+    case DType::kI8: return FillPattern::kAnyBits;
     default: WEFT_CHECK(false, "no fill pattern for {}", dtype_name(dtype));
   }
 }

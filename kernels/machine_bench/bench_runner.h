@@ -21,7 +21,7 @@ struct BenchModel {
   static constexpr int64_t kIndexHeads = 64, kIndexHeadDim = 128;
 };
 
-enum class FillPattern { kF32, kBF16, kFp8, kFp4, kScale };  // numbers around 1, no NaN; kScale: E8M0 around 2^-8
+enum class FillPattern { kF32, kBF16, kFp8, kAnyBits, kScale };  // numbers around 1, no NaN; kAnyBits: FP4, int8; kScale: E8M0 around 2^-8
 FillPattern fill_pattern(DType dtype);
 
 // `copies` weights [rows, cols] with scales as the releases have them; next() cycles through them.
