@@ -1,5 +1,6 @@
 #include "comm/board.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <time.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <thread>
 
 namespace weft {
@@ -106,6 +108,7 @@ void Board::enter_process(int rank) {
   pthread_mutex_init(&own.life, &attributes);
   pthread_mutexattr_destroy(&attributes);
   pthread_mutex_lock(&own.life);
+  own.pid.store(getpid());
   clockid_t clock;
   if (clock_getcpuclockid(0, &clock) == 0) {
     // The clock of "this process" names no process; another one must be able to read it.
@@ -212,6 +215,20 @@ int64_t Board::cpu_time_ns(int rank) {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
+// The third field of /proc/PID/stat, behind the name in parentheses, which may hold any character: proc(5).
+bool Board::is_stopped(int rank) {
+  const int64_t pid = slot(rank).pid.load(std::memory_order_relaxed);
+  if (pid == 0) return false;
+  const int file = open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  std::array<char, 256> text{};
+  const ssize_t length = read(file, text.data(), text.size());
+  close(file);
+  const std::string_view stat(text.data(), static_cast<size_t>(std::max<ssize_t>(length, 0)));
+  const size_t name_end = stat.rfind(')');
+  return name_end != stat.npos && stat.substr(name_end).starts_with(") T");
+}
+
 bool Board::is_dead(int rank) {
   BoardSlot& peer = slot(rank);
   const uint32_t state = peer.state.load(std::memory_order_acquire);
@@ -272,6 +289,10 @@ std::string Board::where(int rank) {
   BoardSlot& peer = slot(rank);
   const std::string place = fmt::format("rank {}/{}, step {}", rank, num_ranks_, peer.step.load());
   if (!read_op(rank, &op)) return place + ", before its first operation";
+  // Groups are made while a rank starts; what it does behind them has no operation.
+  if (op.comm_kind() == CommKind::kSubgroup && peer.in_op.load() == 0 && peer.step.load() == 0) {
+    return fmt::format("rank {}/{}, before its first step", rank, num_ranks_);
+  }
   return fmt::format("{}, {} {}", place, peer.in_op.load() != 0 ? "in" : "after", describe(op));
 }
 

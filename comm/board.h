@@ -1,8 +1,8 @@
 // The board of a world: what every rank is doing, readable by all of them, and the one failure of the world. It lies in
 // memory that the ranks share (the heap for threads, a shared-memory window for processes of one host).
 //
-// A rank writes its own slot only. Nothing here is touched while a call goes well except for the record at its begin; all
-// detection is done by ranks that wait already, about once a millisecond (Wait, below).
+// A rank writes its own slot only. Nothing here is touched while a call goes well except for the record at its begin;
+// all detection is done by ranks that wait already, about once a millisecond (Wait, below).
 #pragma once
 
 #include <pthread.h>
@@ -74,6 +74,7 @@ struct BoardSlot {
   std::atomic<int64_t> step;
   std::atomic<int64_t> pair_bytes;  // of messages that are started and not yet waited for (processes)
   std::atomic<int64_t> cpu_clock;   // clockid_t + 1 of the rank's thread or process; 0: not known
+  std::atomic<int64_t> pid;         // of the rank's process; 0: not known (threads, ranks of other hosts)
   std::atomic<uint64_t> version;    // of record; odd while it is written
   std::array<std::atomic<uint64_t>, kRecordWords> record;
   std::array<std::atomic<uint64_t>, RankSet::kWords> missing;
@@ -112,8 +113,9 @@ class Board {
   void note_thread(int rank);    // threads: this thread is the rank now
   void leave(int rank);          // in order
   void begin_op(int rank, const OpRecord& op);
-  // Notes the collective of begin_op and compares it with what the peers issued in its place, as far as they got there; who
-  // comes later sees the difference. A call that sends only (a broadcast's root) would otherwise end without noticing.
+  // Notes the collective of begin_op and compares it with what the peers issued in its place, as far as they got there;
+  // who comes later sees the difference. A call that sends only (a broadcast's root) would otherwise end without
+  // noticing.
   Status compare_calls(int rank, const OpRecord& op);
   void end_op(int rank);
   void set_missing(int rank, const RankSet& missing);
@@ -135,6 +137,7 @@ class Board {
   bool read_op(int rank, OpRecord* op);
   RankSet read_missing(int rank);
   int64_t cpu_time_ns(int rank);  // -1: not known, or the thread is gone
+  bool is_stopped(int rank);      // by a signal (SIGSTOP, Ctrl-Z); false where that cannot be seen
   std::string where(int rank);    // "rank 1/4, step 7, after all_gather 'attn_in' (...)"
   // Both calls differ in what must agree.
   Status mismatch(int rank_a, const OpRecord& a, int rank_b, const OpRecord& b);
@@ -170,6 +173,7 @@ class Wait {
     uint64_t progress = 0, ticks = 0;
     int64_t cpu_ns = -1;
     Clock::time_point moved, ticked;
+    Clock::time_point state_read, stopped;  // of a process that is idle
   };
   struct CycleRank {
     int rank;
@@ -179,6 +183,7 @@ class Wait {
   };
 
   Status check_peer(int peer, Clock::time_point now);
+  Status check_idle_peer(int peer, Peer& seen, Clock::time_point now);
   Status check_cycle(const RankSet& missing, Clock::time_point now);
   bool find_cycle(int from, const OpRecord& op, const RankSet& missing, RankSet& seen, std::vector<CycleRank>& path);
 

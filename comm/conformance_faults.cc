@@ -177,6 +177,47 @@ Status idles(Communicator& comm) {
   return reduce(comm, "attn_out");
 }
 
+// Between two requests, where it may stand still as long as it likes: but not stopped.
+Status stopped_while_idle(Communicator& comm) {
+  comm.set_step(6);
+  WEFT_RETURN_IF_ERROR(gather(comm, "attn_in"));
+  if (comm.rank() == 1) {
+    const CommIdle idle(comm);
+    kill(getpid(), SIGSTOP);
+  }
+  return reduce(comm, "attn_out");
+}
+
+// Stops this process for a time; a process of its own continues it.
+void pause_process(milliseconds duration) {
+  const pid_t self = getpid();
+  if (fork() == 0) {
+    usleep(static_cast<useconds_t>(std::chrono::microseconds(milliseconds(50)).count()));
+    kill(self, SIGSTOP);
+    usleep(static_cast<useconds_t>(std::chrono::microseconds(duration).count()));
+    kill(self, SIGCONT);
+    _exit(0);
+  }
+}
+
+// All processes of a job, as a batch system does it, for longer than a rank may stand still.
+Status paused_as_a_whole(Communicator& comm) {
+  pause_process(milliseconds(900));
+  if (comm.rank() == 1) {
+    const CommIdle idle(comm);
+    std::this_thread::sleep_for(milliseconds(1500));
+  }
+  return reduce(comm, "attn_out");
+}
+
+// The groups are there, and the first step never comes.
+Status refuses_at_its_start(Communicator& comm) {
+  const std::array<int, 2> both = {0, 1};
+  WEFT_ASSIGN_OR_RETURN(const auto group, comm.subgroup(both));
+  if (comm.rank() == 1) return comm.abort(check_failed("caches 9.00 GiB, but 1.00 GiB are free"));
+  return group->barrier("first step");
+}
+
 // Rank 2 waits for rank 1, which waits for a slow rank 0, each in another group.
 Status chain_of_waits(Communicator& comm) {
   const std::array<int, 2> low = {0, 1}, high = {1, 2};
@@ -194,7 +235,8 @@ Status chain_of_waits(Communicator& comm) {
 }
 
 Result<Communicator::Request> start_gather(Communicator& comm, Data& data, const char* name) {
-  return comm.start_all_gather(name, {.src = data.src.data(), .dst = data.dst.data(), .rows = comm.size(), .row_bytes = 4});
+  return comm.start_all_gather(name,
+                               {.src = data.src.data(), .dst = data.dst.data(), .rows = comm.size(), .row_bytes = 4});
 }
 
 Status different_started(Communicator& comm) {
@@ -316,6 +358,19 @@ const std::vector<FaultCase>& fault_cases() {
       {"slow_is_not_dead", 2, kShort, {}, computes_long},
       {"ticks", 2, kShort, {}, sleeps_with_ticks},
       {"idle", 2, kShort, {}, idles},
+      {"stopped_while_idle",
+       3,
+       kShort,
+       {"rank 1/3, step 6, after all_gather 'attn_in'", "the process of this rank was stopped by a signal 0.",
+        " s ago, and rank ", " waits for it in all_reduce 'attn_out'"},
+       stopped_while_idle,
+       Where::kProcesses},
+      {"paused_as_a_whole", 2, kShort, {}, paused_as_a_whole, Where::kProcesses},
+      {"refuses_at_its_start",
+       2,
+       kDefault,
+       {"rank 1/2, before its first step: caches 9.00 GiB, but 1.00 GiB are free"},
+       refuses_at_its_start},
       {"chain", 3, kShort, {}, chain_of_waits},
   };
   return cases;

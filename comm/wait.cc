@@ -15,8 +15,8 @@ using std::chrono::milliseconds;
 constexpr int kSpinsPerClockRead = 16;
 constexpr auto kFirstPoll = microseconds(500);
 constexpr auto kPollInterval = milliseconds(1);
-// After this long, sleeping costs little beside what was waited already. Over MPI a wait also drives the transfers, so there
-// it sleeps only where nothing can be under way any more.
+// After this long, sleeping costs little beside what was waited already. Over MPI a wait also drives the transfers, so
+// there it sleeps only where nothing can be under way any more.
 constexpr auto kSleepAfterThreads = milliseconds(20);
 constexpr auto kSleepAfterProcesses = milliseconds(1000);
 constexpr auto kSleep = microseconds(100);
@@ -32,9 +32,12 @@ constexpr double kSlowestBytesPerS = 50e6;
 // weights from a slow disk some percent. Less than this share over the whole timeout is standing still.
 constexpr double kCpuShare = 0.01;
 
-// A rank that looks every millisecond and did not for so long was stopped itself (a suspended job, a starved machine), and so may its
-// peers have been: that time is nobody's standing still.
+// A rank that looks every millisecond and did not for so long was stopped itself (a suspended job, a starved machine),
+// and so may its peers have been: that time is nobody's standing still.
 constexpr auto kAway = milliseconds(100);
+
+// How often the state of an idle process is read.
+constexpr auto kStateInterval = milliseconds(100);
 
 double seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -89,6 +92,7 @@ Status Wait::poll(const RankSet& missing) {
     for (Peer& peer : peers_) {
       if (peer.moved != Clock::time_point{}) peer.moved += away;
       if (peer.ticked != Clock::time_point{}) peer.ticked += away;
+      if (peer.stopped != Clock::time_point{}) peer.stopped += away;
     }
     cycle_since_ += away;
   }
@@ -111,8 +115,10 @@ Status Wait::check_peer(int peer, Clock::time_point now) {
   const uint64_t ticks = slot.ticks.load(std::memory_order_relaxed) + slot.version.load(std::memory_order_relaxed);
   const uint64_t progress = ticks + slot.beats.load(std::memory_order_relaxed);
   const int64_t cpu_ns = board_.cpu_time_ns(peer);
+  const bool idle = slot.idle.load(std::memory_order_relaxed) != 0;
+  if (idle) WEFT_RETURN_IF_ERROR(check_idle_peer(peer, seen, now));
   const bool first_look = seen.moved == Clock::time_point{};
-  const bool excused = first_look || slot.idle.load(std::memory_order_relaxed) != 0 || progress != seen.progress;
+  const bool excused = first_look || idle || progress != seen.progress;
   if (excused || ticks != seen.ticks) seen.ticked = now;
   // A rank whose clock cannot be read (it has not begun, or runs on another host) may be computing.
   const double cpu_s = static_cast<double>(cpu_ns - seen.cpu_ns) * 1e-9;
@@ -129,6 +135,24 @@ Status Wait::check_peer(int peer, Clock::time_point now) {
                                : fmt::format("this rank computes for {:.0f} s without a sign of progress", stuck_s);
   return board_.fail(StatusCode::kMachineFailed, fmt::format("{}: {}, and rank {} waits for it in {}",
                                                              board_.where(peer), what, rank_, describe(op_)));
+}
+
+// An idle rank may stand still for as long as it likes, but one that was stopped would not hear of a request either.
+// Its process tells the two apart. (Threads are stopped together, and with them whoever waits.)
+Status Wait::check_idle_peer(int peer, Peer& seen, Clock::time_point now) {
+  if (now - seen.state_read < kStateInterval) return {};
+  seen.state_read = now;
+  if (!board_.is_stopped(peer)) {
+    seen.stopped = {};
+    return {};
+  }
+  if (seen.stopped == Clock::time_point{}) seen.stopped = now;
+  const double stopped_s = seconds(now - seen.stopped);
+  if (stopped_s <= board_.options().timeout_s) return {};
+  return board_.fail(
+      StatusCode::kMachineFailed,
+      fmt::format("{}: the process of this rank was stopped by a signal {:.1f} s ago, and rank {} waits for it in {}",
+                  board_.where(peer), stopped_s, rank_, describe(op_)));
 }
 
 // Depth-first along "waits for", to a way back to this rank.
@@ -151,9 +175,9 @@ bool Wait::find_cycle(int from, const OpRecord& op, const RankSet& missing, Rank
   return false;
 }
 
-// Every rank of a cycle waits for all that it misses, so none of them can go on. What a rank says may be old, however (it
-// may not have run since): the cycle counts once every rank of it has looked again since it was first seen. Over MPI a
-// message may be under way between two ranks that wait for each other, and only time tells.
+// Every rank of a cycle waits for all that it misses, so none of them can go on. What a rank says may be old, however
+// (it may not have run since): the cycle counts once every rank of it has looked again since it was first seen. Over
+// MPI a message may be under way between two ranks that wait for each other, and only time tells.
 Status Wait::check_cycle(const RankSet& missing, Clock::time_point now) {
   std::vector<CycleRank> path;
   RankSet seen;
