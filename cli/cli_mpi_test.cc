@@ -86,7 +86,7 @@ TEST_F(CliMpi, TwoProcessesGiveTheTextOfOne) {
 }
 
 TEST_F(CliMpi, MatrixOverBothTransports) {
-  const Output got = run(mpirun(2, fmt::format("verify '{}' --layouts tp2dcp2,pcp2+sp+compressor=split --dtype bf16 --tokens 20 --transport threads,mpi", kSample)));
+  const Output got = run(mpirun(2, fmt::format("verify '{}' --layouts tp2dcp2,pcp2+compressor=split --dtype bf16 --tokens 20 --transport threads,mpi", kSample)));
   EXPECT_EQ(got.code, 0) << got.out << got.messages;
   EXPECT_NE(got.out.find("4 passed, 0 failed, 0 skipped"), std::string::npos) << got.out;
 }

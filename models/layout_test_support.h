@@ -65,7 +65,7 @@ void expect_taken_layouts_can_be_built(std::span<const std::shared_ptr<const Mod
     layout.attention = one_of({AttentionChoice::kHeads, AttentionChoice::kDsaCp});
     layout.sequence_parallel = one_of({false, true});
     layout.split = one_of({TokenSplit::kFlat, TokenSplit::kFlat, TokenSplit::kPerRequest, TokenSplit::kZigzag, TokenSplit::kOwned});
-    layout.o_proj = one_of({OProjChoice::kSharded, OProjChoice::kSharded, OProjChoice::kGroupMajor, OProjChoice::kReplicated, OProjChoice::kStreamed});
+    layout.o_proj = one_of({OProjChoice::kSharded, OProjChoice::kSharded, OProjChoice::kReplicated, OProjChoice::kStreamed});
     layout.lm_head = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
     layout.shared = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
     vary(layout, one_of);

@@ -53,7 +53,7 @@ TEST(DsaStructure, SequenceParallelismBringsIt) {
       {"dp2tp16+ep32", "dp2tp16+ep32"},
       {"dp2tp16+sp+ep32", "dp2tp16+dsa_cp+sp+ep32+o_proj=replicated+router=full+queries=full"},
       {"dp2tp16+dsa_cp+sp+ep32", "dp2tp16+dsa_cp+sp+ep32+o_proj=replicated+router=full+queries=full"},
-      {"dp4+sp", "dp4+sp"},
+      {"tp16+sp", "tp16+dsa_cp+sp+o_proj=replicated+queries=full"},
       {"dp2tp16+dsa_cp+ep32", "layout dp2tp16+dsa_cp+ep32: engine tensorcast has dsa_cp where sequence parallelism is on; add +sp, or leave dsa_cp out"},
   };
   for (const auto& c : cases) {

@@ -50,7 +50,7 @@ Result<Layout> engine_layout(const EngineProfile& engine, const Model& model, co
   Layout changed = layout;
   changed.attention = AttentionChoice::kDsaCp;
   changed.o_proj = OProjChoice::kReplicated;
-  changed.router = RouterChoice::kFull;
+  if (layout.mesh.ep > 1) changed.router = RouterChoice::kFull;  // else experts see the rows that are routed
   changed.queries = QueryRows::kFull;
   return changed;
 }

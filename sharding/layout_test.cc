@@ -33,19 +33,19 @@ const TextCase kCanonical[] = {
     {"tp4+dsa_cp+owned", {.mesh = {.tp = 4}, .attention = AttentionChoice::kDsaCp, .split = TokenSplit::kOwned}},
     {"tp4+dsa_cp+o_proj=streamed+prefetch=on",
      {.mesh = {.tp = 4}, .attention = AttentionChoice::kDsaCp, .o_proj = OProjChoice::kStreamed, .prefetch = true}},
-    {"tp4+dsa_cp+sp+o_proj=group_major",
+    {"tp4+dsa_cp+sp+o_proj=streamed",
      {.mesh = {.tp = 4},
       .attention = AttentionChoice::kDsaCp,
       .sequence_parallel = true,
-      .o_proj = OProjChoice::kGroupMajor}},
-    {"tp4+lm_head=replicated+shared=replicated+router=full+ple=sharded+ple_tier=mapped+moe=tp",
+      .o_proj = OProjChoice::kStreamed}},
+    {"tp4+lm_head=replicated+shared=replicated+ple=sharded+ple_tier=mapped+moe=tp",
      {.mesh = {.tp = 4},
       .lm_head = WeightChoice::kReplicated,
       .shared = WeightChoice::kReplicated,
-      .router = RouterChoice::kFull,
       .ple = PleChoice::kSharded,
       .ple_tier = PleTier::kMapped,
       .moe = MoeChoice::kTp}},
+    {"dp2tp4+ep8+router=full", {.mesh = {.dp = 2, .tp = 4, .ep = 8}, .router = RouterChoice::kFull}},
     {"pcp2+compressor=split", {.mesh = {.pcp = 2}, .compressor = CompressorChoice::kSplit}},
     {"tp4+dsa_cp+sp+o_proj=replicated+queries=full",
      {.mesh = {.tp = 4},
@@ -73,7 +73,7 @@ TEST(LayoutText, OtherSpellings) {
       {"pcp2tp2", "tp2pcp2"},
       {"dp2ep4tp2", "dp2tp2+ep4"},
       {"dp4ep4", "ep4"},
-      {"ep4+sp", "ep4+sp"},
+      {"ep4+ple=etp", "ep4+ple=etp"},
       {"tp4+ple=etp+sp+dsa_cp", "tp4+dsa_cp+sp+ple=etp"},
       {"tp4+attention=dsa_cp+sequence_parallel=on+split=owned", "tp4+dsa_cp+sp+owned"},
       {"tp4+attention=heads+prefetch=off+moe=ep", "tp4"},
@@ -87,16 +87,16 @@ TEST(LayoutText, OtherSpellings) {
   }
 }
 
-TEST(LayoutText, Devices) {
+TEST(LayoutText, Ranks) {
   EXPECT_EQ(to_string(*parse_layout("tp4+ep8", 8)), "dp2tp4+ep8");
   EXPECT_EQ(to_string(*parse_layout("pp2tp2", 8)), "dp2pp2tp2");
   EXPECT_EQ(to_string(*parse_layout("ep4", 8)), "dp8+ep4");
   EXPECT_EQ(to_string(*parse_layout("dp2tp4", 8)), "dp2tp4");
-  EXPECT_EQ(parse_layout("dp2tp4", 16).status().message(), "layout 'dp2tp4' is for 8 devices, there are 16");
+  EXPECT_EQ(parse_layout("dp2tp4", 16).status().message(), "layout 'dp2tp4' has 8 ranks, expected 16");
   EXPECT_EQ(parse_layout("pp2tp3", 8).status().message(),
-            "layout 'pp2tp3': 8 devices are not a multiple of pp 2 x pcp 1 x tp 3 = 6");
+            "layout 'pp2tp3': 8 ranks are not a multiple of pp 2 x pcp 1 x tp 3 = 6");
   EXPECT_EQ(parse_layout("tp2", 0).status().message(),
-            "layout 'tp2': 0 devices are not a multiple of pp 1 x pcp 1 x tp 2 = 2");
+            "layout 'tp2': 0 ranks are not a multiple of pp 1 x pcp 1 x tp 2 = 2");
 }
 
 TEST(LayoutText, Errors) {
@@ -144,6 +144,14 @@ TEST(LayoutText, Errors) {
   }
 }
 
+// What a message quotes is printable, and short.
+TEST(LayoutText, MessagesOfAnyText) {
+  const std::string message = parse_layout("tp2\n\x1b[31m").status().message();
+  EXPECT_TRUE(message.starts_with("layout 'tp2\\n\\x1b[31m': position 4: found '\\n\\x1b[31m'; allowed: ")) << message;
+  EXPECT_LT(parse_layout("tp4+" + std::string(100000, 'a')).status().message().size(), 1000u);
+  EXPECT_LT(parse_layout("tp" + std::string(100000, '9')).status().message().size(), 1000u);
+}
+
 // No text makes the parser read out of bounds, and what it accepts prints to a text that it accepts as the same layout.
 TEST(LayoutText, ArbitraryText) {
   const std::string_view pieces[] = {
@@ -176,9 +184,9 @@ const RuleCase kBroken[] = {
     {"mesh",
      {.mesh = {.tp = 4, .ep = 8}},
      "layout tp4+ep8: dp 1 x pcp 1 x tp 4 = 4 is not divisible by ep 8; usable sizes: 1 2 4"},
-    {"split_needs_ranks",
-     {.mesh = {.tp = 4}, .split = TokenSplit::kZigzag},
-     "layout tp4+split=zigzag: split=zigzag has no tokens to split: it needs pcp > 1 or dsa_cp"},
+    {"effect",
+     {.mesh = {}, .moe = MoeChoice::kTp},
+     "layout tp1+moe=tp: moe=tp splits every expert over tp: it needs tp > 1; else leave it out"},
     {"one_token_split",
      {.mesh = {.pcp = 2, .tp = 2}, .attention = AttentionChoice::kDsaCp},
      "layout tp2pcp2+dsa_cp: dsa_cp splits tokens over tp, pcp 2 would split them again; use one of the two"},
@@ -194,38 +202,9 @@ const RuleCase kBroken[] = {
     {"dcp_without_prefill_split",
      {.mesh = {.pcp = 2, .tp = 4, .dcp = 2}},
      "layout tp4pcp2dcp2: dcp 2 spreads the caches that pcp 2 needs whole on every rank; use one of the two"},
-    {"merge_needs_dcp",
-     {.mesh = {.tp = 2}, .dcp_mode = DcpMode::kMerge},
-     "layout tp2+dcp_mode=merge: dcp_mode=merge has nothing to merge: it needs dcp > 1"},
-    {"group_major_needs_dsa_cp",
-     {.mesh = {.tp = 2}, .o_proj = OProjChoice::kGroupMajor},
-     "layout tp2+o_proj=group_major: o_proj=group_major is an exchange of heads for tokens: it needs dsa_cp"},
-    {"group_major_needs_dsa_cp",
-     {.mesh = {.tp = 2}, .split = TokenSplit::kOwned, .o_proj = OProjChoice::kGroupMajor},
-     "layout tp2+owned+o_proj=group_major: owned exchanges group-major rows as it is; leave o_proj=group_major out"},
-    {"whole_o_proj_needs_all_heads",
-     {.mesh = {.tp = 2}, .o_proj = OProjChoice::kReplicated},
-     "layout tp2+o_proj=replicated: o_proj=replicated needs all heads of a token on its rank, tp 2 splits them: use "
-     "dsa_cp, owned or o_proj=sharded"},
-    {"prefetch_needs_streamed_weights",
-     {.mesh = {.tp = 4}, .prefetch = true},
-     "layout tp4+prefetch=on: prefetch=on starts gathers of weights early: it needs o_proj=streamed"},
     {"moe_tp_without_ep",
      {.mesh = {.tp = 4, .ep = 2}, .moe = MoeChoice::kTp},
      "layout tp4+ep2+moe=tp: moe=tp splits every expert over tp, ep 2 keeps them whole; use one of the two"},
-    {"compressor_split_needs_tokens",
-     {.mesh = {.tp = 4}, .compressor = CompressorChoice::kSplit},
-     "layout tp4+compressor=split: compressor=split compresses the rank's own tokens: it needs dsa_cp or pcp > 1"},
-    {"full_queries_need_dsa_cp",
-     {.mesh = {.tp = 4}, .sequence_parallel = true, .queries = QueryRows::kFull},
-     "layout tp4+sp+queries=full: queries=full takes a rank's rows behind attention: it needs dsa_cp and sp"},
-    {"full_queries_need_dsa_cp",
-     {.mesh = {.tp = 4}, .attention = AttentionChoice::kDsaCp, .o_proj = OProjChoice::kReplicated, .queries = QueryRows::kFull},
-     "layout tp4+dsa_cp+o_proj=replicated+queries=full: queries=full takes a rank's rows behind attention: it needs dsa_cp and sp"},
-    {"full_queries_need_whole_o_proj",
-     {.mesh = {.tp = 4}, .attention = AttentionChoice::kDsaCp, .sequence_parallel = true, .queries = QueryRows::kFull},
-     "layout tp4+dsa_cp+sp+queries=full: queries=full takes a rank's rows in front of a whole output projection: it needs "
-     "o_proj=replicated"},
     {"full_queries_of_flat_splits",
      {.mesh = {.tp = 4},
       .attention = AttentionChoice::kDsaCp,
@@ -233,7 +212,8 @@ const RuleCase kBroken[] = {
       .split = TokenSplit::kZigzag,
       .o_proj = OProjChoice::kReplicated,
       .queries = QueryRows::kFull},
-     "layout tp4+dsa_cp+sp+split=zigzag+o_proj=replicated+queries=full: queries=full computes all rows on every rank: leave split "
+     "layout tp4+dsa_cp+sp+split=zigzag+o_proj=replicated+queries=full: queries=full computes all rows on every rank: "
+     "leave split "
      "and compressor=split out"},
 };
 
@@ -252,6 +232,103 @@ TEST(LayoutRules, EveryRuleHasItsMessage) {
   }
   for (const LayoutRule<>& rule : layout_rules()) EXPECT_TRUE(tested.contains(rule.name)) << rule.name;
   for (const TextCase& c : kCanonical) EXPECT_EQ(check_layout(c.layout).message(), "") << c.text;
+}
+
+// Choices that change nothing beside those that they need, and layouts where they do.
+struct NeedCase {
+  const char *refused, *message;  // behind "layout ...: "
+  const char* taken;
+};
+
+const NeedCase kNeeds[] = {
+    {"tp1+dsa_cp", "dsa_cp splits the query tokens over tp: it needs tp > 1; else leave it out", "tp2+dsa_cp"},
+    {"ep4+dsa_cp", "dsa_cp splits the query tokens over tp: it needs tp > 1; else leave it out", "dp2tp2+dsa_cp+ep4"},
+    {"pcp2+sp", "sp splits the rows between the sublayers over tp: it needs tp > 1; else leave it out", "tp2pcp2+sp"},
+    {"tp4+split=zigzag",
+     "split=zigzag splits the query tokens of prefill: it needs pcp > 1 or dsa_cp; else leave it out",
+     "pcp2+split=zigzag"},
+    {"dp2+split=per_request",
+     "split=per_request splits the query tokens of prefill: it needs pcp > 1 or dsa_cp; else leave it out",
+     "tp2+dsa_cp+split=per_request"},
+    {"pp2+owned", "owned gives every tp rank requests of its own: it needs tp > 1; else leave it out", "tp2+owned"},
+    {"tp2+o_proj=replicated",
+     "o_proj=replicated projects all heads of a rank's own tokens: it needs dsa_cp or owned; else leave it out",
+     "tp2+owned+o_proj=replicated"},
+    {"pcp2+o_proj=streamed",
+     "o_proj=streamed projects all heads of a rank's own tokens: it needs dsa_cp or owned; else leave it out",
+     "tp2+dsa_cp+o_proj=streamed"},
+    {"pcp2+lm_head=replicated", "lm_head=replicated keeps whole what tp splits: it needs tp > 1; else leave it out",
+     "tp2+lm_head=replicated"},
+    {"dp2+shared=replicated", "shared=replicated keeps whole what tp splits: it needs tp > 1; else leave it out",
+     "tp2+shared=replicated"},
+    {"tp1+gate=k_sharded",
+     "gate=k_sharded splits the gate over ranks: it needs several ranks in a stage; else leave it out",
+     "pcp8+gate=k_sharded"},
+    {"pp2+gate=n_sharded",
+     "gate=n_sharded splits the gate over ranks: it needs several ranks in a stage; else leave it out",
+     "dp2+gate=n_sharded"},
+    {"tp1+gate=streamed",
+     "gate=streamed splits the gate over ranks: it needs several ranks in a stage; else leave it out",
+     "tp2+gate=streamed"},
+    {"tp2+router=full",
+     "router=full routes rows before they are sliced for the experts: it needs ep > 1 and ranks with the same rows in "
+     "front of them "
+     "(tp without sp, or pcp); else leave it out",
+     "tp2+ep2+router=full"},
+    {"tp2+sp+ep2+router=full",
+     "router=full routes rows before they are sliced for the experts: it needs ep > 1 and ranks with the same rows in "
+     "front of them "
+     "(tp without sp, or pcp); else leave it out",
+     "tp2+dsa_cp+sp+ep2+o_proj=replicated+router=full+queries=full"},
+    {"ep2+router=full",
+     "router=full routes rows before they are sliced for the experts: it needs ep > 1 and ranks with the same rows in "
+     "front of them "
+     "(tp without sp, or pcp); else leave it out",
+     "pcp2+ep2+router=full"},
+    {"tp2+dcp_mode=merge", "dcp_mode=merge merges partial softmaxes of dcp ranks: it needs dcp > 1; else leave it out",
+     "tp2dcp2+dcp_mode=merge"},
+    {"dp2+ple=sharded", "ple=sharded splits tables over tp: it needs tp > 1; else leave it out", "tp2+ple=sharded"},
+    {"pcp2+ple=etp", "ple=etp splits tables over dp x tp: it needs dp x tp > 1; else leave it out", "dp2+ple=etp"},
+    {"tp4+dsa_cp+prefetch=on",
+     "prefetch=on starts gathers of weights early: it needs o_proj=streamed; else leave it out",
+     "tp4+dsa_cp+o_proj=streamed+prefetch=on"},
+    {"pcp2+moe=tp", "moe=tp splits every expert over tp: it needs tp > 1; else leave it out", "tp2+moe=tp"},
+    {"tp4+compressor=split",
+     "compressor=split compresses a rank's own tokens: it needs pcp > 1 or dsa_cp; else leave it out",
+     "pcp2+compressor=split"},
+    {"tp4+dsa_cp+sp+queries=full",
+     "queries=full takes a rank's rows behind attention, in front of a whole output projection: it needs dsa_cp, sp "
+     "and o_proj=replicated; "
+     "else leave it out",
+     "tp4+dsa_cp+sp+o_proj=replicated+queries=full"},
+};
+
+TEST(LayoutRules, ChoicesWithoutEffectAreRefused) {
+  std::set<std::pair<std::string_view, int>> refused, taken;  // values by choice
+  for (const NeedCase& c : kNeeds) {
+    const Status status = parse_layout(c.refused).status();
+    EXPECT_EQ(status.message(), "layout " + std::string(c.refused) + ": " + c.message);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    const Result<Layout> with = parse_layout(c.taken);
+    ASSERT_TRUE(with.ok()) << with.status().message();
+    EXPECT_EQ(choice_without_effect(*with), "") << c.taken;
+    for (const LayoutChoice& choice : layout_choices()) {
+      const std::string value =
+          std::string(choice.key) + "=" + std::string(choice.values[static_cast<size_t>(choice.get(*with))].name);
+      taken.insert({choice.key, choice.get(*with)});
+      if (std::string_view(c.message).starts_with(value)) refused.insert({choice.key, choice.get(*with)});
+    }
+  }
+  // Flags are named by their short spelling.
+  refused.insert({{"attention", 1}, {"sequence_parallel", 1}, {"split", 3}});
+  for (const LayoutChoice& choice : layout_choices()) {
+    EXPECT_EQ(choice.values[0].need.met, nullptr) << choice.key;
+    for (int value = 1; value < static_cast<int>(choice.values.size()); ++value) {
+      if (choice.values[static_cast<size_t>(value)].need.met == nullptr) continue;
+      EXPECT_TRUE(refused.contains({choice.key, value}) && taken.contains({choice.key, value}))
+          << choice.key << "=" << choice.values[static_cast<size_t>(value)].name << " is not in the table";
+    }
+  }
 }
 
 TEST(LayoutRules, TheParserChecksThem) {
@@ -282,7 +359,6 @@ TEST(LayoutSteps, OwnedOnlyInDecode) {
       "layout tp4+owned: owned is for decode steps: its rank-local caches cannot be filled by heads split over tp "
       "4; prefill with dsa_cp");
   EXPECT_TRUE(check_step(*parse_layout("tp4+dsa_cp+owned"), StepPhase::kPrefill).ok());
-  EXPECT_TRUE(check_step(*parse_layout("tp1+owned"), StepPhase::kPrefill).ok());
   EXPECT_TRUE(check_step(*parse_layout("tp4"), StepPhase::kPrefill).ok());
 }
 
@@ -292,27 +368,22 @@ TEST(LayoutSteps, WhoSplitsTheQueries) {
   struct Case {
     const char* text;
     Split prefill, decode;
-    bool group_major_prefill, group_major_decode;
   };
   const Case kCases[] = {
-      {"tp4", {}, {}, false, false},
-      {"tp4+sp", {}, {}, false, false},
-      {"tp4+dsa_cp", on(MeshAxis::kTp, TokenSplit::kFlat), {}, false, false},
-      {"tp4+dsa_cp+split=zigzag", on(MeshAxis::kTp, TokenSplit::kZigzag), {}, false, false},
-      {"tp4+dsa_cp+o_proj=group_major", on(MeshAxis::kTp, TokenSplit::kFlat), {}, true, false},
-      {"tp2pcp2+split=per_request", on(MeshAxis::kPcp, TokenSplit::kPerRequest), {}, false, false},
-      {"tp4+owned", {}, on(MeshAxis::kTp, TokenSplit::kOwned), false, true},
-      {"tp4+owned+o_proj=replicated", {}, on(MeshAxis::kTp, TokenSplit::kOwned), false, false},
-      {"tp4+dsa_cp+owned", on(MeshAxis::kTp, TokenSplit::kFlat), on(MeshAxis::kTp, TokenSplit::kOwned), false, true},
-      {"tp1+dsa_cp+owned", {}, {}, false, false},
+      {"tp4", {}, {}},
+      {"tp4+sp", {}, {}},
+      {"tp4+dsa_cp", on(MeshAxis::kTp, TokenSplit::kFlat), {}},
+      {"tp4+dsa_cp+split=zigzag", on(MeshAxis::kTp, TokenSplit::kZigzag), {}},
+      {"tp2pcp2+split=per_request", on(MeshAxis::kPcp, TokenSplit::kPerRequest), {}},
+      {"tp4+owned", {}, on(MeshAxis::kTp, TokenSplit::kOwned)},
+      {"tp4+owned+o_proj=replicated", {}, on(MeshAxis::kTp, TokenSplit::kOwned)},
+      {"tp4+dsa_cp+owned", on(MeshAxis::kTp, TokenSplit::kFlat), on(MeshAxis::kTp, TokenSplit::kOwned)},
   };
   for (const Case& c : kCases) {
     SCOPED_TRACE(c.text);
     const Layout layout = *parse_layout(c.text);
     EXPECT_EQ(query_split(layout, StepPhase::kPrefill), c.prefill);
     EXPECT_EQ(query_split(layout, StepPhase::kDecode), c.decode);
-    EXPECT_EQ(exchanges_group_major(layout, StepPhase::kPrefill), c.group_major_prefill);
-    EXPECT_EQ(exchanges_group_major(layout, StepPhase::kDecode), c.group_major_decode);
   }
 }
 

@@ -85,7 +85,7 @@ TEST(DeepseekV4Contract, WhatIsTakenCanBeBuilt) {
   const std::shared_ptr<const Model> models[] = {load_test_model("golden/deepseek_v4/f32_pro_like"),
                                                  load_test_model("golden/deepseek_v4/official_r"),
                                                  load_test_model("golden/deepseek_v4/mtp_f32")};
-  expect_taken_layouts_can_be_built(models, 1500, 200, [](Layout& layout, RandomChoice& one_of) {
+  expect_taken_layouts_can_be_built(models, 1700, 200, [](Layout& layout, RandomChoice& one_of) {
     layout.prefetch = layout.o_proj == OProjChoice::kStreamed && one_of({false, true});
     if (layout.mesh.pcp > 1 || layout.attention == AttentionChoice::kDsaCp) {
       layout.compressor = one_of({CompressorChoice::kFull, CompressorChoice::kSplit});

@@ -88,7 +88,7 @@ TEST(GlmContract, EveryRuleHasItsMessage) {
 TEST(GlmContract, WhatIsTakenCanBeBuilt) {
   const std::shared_ptr<const Model> models[] = {load_test_model("golden/glm_moe_dsa/glm52_mtp_f32"), load_test_model("golden/glm_moe_dsa/glm5_fp8"),
                                                  load_test_model("golden/glm_moe_dsa/deepseek_v32_f32")};
-  expect_taken_layouts_can_be_built(models, 900, 100, [](Layout& layout, RandomChoice& one_of) {
+  expect_taken_layouts_can_be_built(models, 1800, 100, [](Layout& layout, RandomChoice& one_of) {
     layout.router = one_of({RouterChoice::kLocal, RouterChoice::kFull});
     const bool may_be_full = layout.attention == AttentionChoice::kDsaCp && layout.sequence_parallel && layout.split == TokenSplit::kFlat;
     if (may_be_full && layout.o_proj == OProjChoice::kReplicated) layout.queries = one_of({QueryRows::kLocal, QueryRows::kFull});
