@@ -55,18 +55,60 @@ TEST_F(PlanCommands, BadInputHasOneMessageAndCode2) {
       {"plan deepseek-v4-pro --device h200-sxm --cached 8192", "--cached: expected 0 to 8191, found 8192"},
       {"plan deepseek-v4-pro --device h200-sxm --gen 2000000", "this model takes at most 1048576"},
       {"plan deepseek-v4-pro --device h200-sxm --acceptance 0.5", "--acceptance: there are no drafts to accept; add --mtp N"},
-      {"plan deepseek-v4-pro --device h200-sxm --mtp 1 --acceptance 2", "--acceptance: expected probabilities of 0 to 1"},
+      {"plan deepseek-v4-pro --device h200-sxm --mtp 1 --acceptance 2", "--acceptance: expected a number from 0 to 1, found '2'"},
       {"plan deepseek-v4-pro --device h200-sxm --routing even", "--routing: expected uniform, worst, zipf or zipf:EXPONENT (0 to 8), found 'even'"},
       {"plan deepseek-v4-pro --device h200-sxm --phase both,", "--phase: expected one of both, prefill, decode"},
       {"plan diff deepseek-v4-pro tp8 --device h200-sxm", "B is required"},
-      {"plan trace deepseek-v4-flash --layout tp8 --device h200-sxm --out @T/no/such", "cannot write"},
+      {"plan deepseek-v4-pro --device h200-sxm --mtp 1 --acceptance 0.5,nan", "--acceptance: expected a number from 0 to 1, found 'nan' in '0.5,nan'"},
+      {"plan deepseek-v4-pro --device h200-sxm --mtp 1 --acceptance ''", "--acceptance: expected a number from 0 to 1, found ''"},
+      {"plan deepseek-v4-pro --device h200-sxm --reserve nan", "--reserve: expected a number from 0 to 1000000, found 'nan'"},
+      {"plan deepseek-v4-pro --device h200-sxm --reserve -nan", "--reserve: expected a number from 0 to 1000000, found '-nan'"},
+      {"plan deepseek-v4-pro --device h200-sxm --routing zipf:nan", "--routing: expected uniform"},
+      {"plan search deepseek-v4-pro --device h200-sxm --devices 8 --reserve inf", "--reserve: expected a number"},
+      {"plan search deepseek-v4-pro --device h200-sxm --devices 8 --ttft infs", "--ttft: expected a time above 0"},
+      {"plan search deepseek-v4-pro --device h200-sxm --devices 8 --tpot nanms", "--tpot: expected a time above 0"},
+      {"plan search deepseek-v4-pro --device h200-sxm --devices 8 --tpot ''", "--tpot: expected a time above 0"},
+      {"plan search deepseek-v4-pro --device h200-sxm --devices 8 --chunk 8 --chunks 8,16", "excludes"},
+      {"plan deepseek-v4-pro --device h200-sxm --threads 4", "--threads has no effect: h200-sxm is no CPU"},
+      {"plan deepseek-v4-flash --device epyc-9654 --layout tp1 --local-ranks 64", "--local-ranks 64: layout tp1 has 1 rank in all"},
+      {"plan diff deepseek-v4-pro tp8 tp4 --device h200-sxm --html @T/page.html", "--html"},
+      {"plan diff deepseek-v4-pro tp8 tp4 --device h200-sxm --devices 16", "--devices"},
+      {"plan diff deepseek-v4-pro tp8 tp4 --device h200-sxm --layout tp4", "--layout"},
+      {"plan trace deepseek-v4-pro --layout tp8 --device h200-sxm --html @T/page.html", "--html"},
+      {"plan trace deepseek-v4-pro --layout tp8 --device h200-sxm --memory", "--memory"},
+      {"plan --html @T/page.html diff deepseek-v4-pro tp8 tp4 --device h200-sxm", "--html has no effect in front of 'diff'"},
+      {"plan --validate nosuch", "MODEL has no effect: weft plan --validate takes "},
+      {"plan --validate --device nosuch", "--device has no effect: weft plan --validate takes "},
+      {"plan --validate --html @T/page.html", "--html has no effect: weft plan --validate takes "},
+      {"plan deepseek-v4-pro --device h200-sxm --html ''", "--html: expected some text"},
+      {"plan deepseek-v4-pro --device h200-sxm --html @T", "exists and is not a regular file"},
+      {"plan trace deepseek-v4-flash --layout tp8 --device h200-sxm --out @T/no/such", "cannot create"},
   };
   for (const auto& use : uses) {
     const Output output = weft(use.args);
-    EXPECT_EQ(output.code, std::string(use.message) == "cannot write" ? 3 : 2) << use.args << "\n" << output.err;
+    EXPECT_EQ(output.code, std::string(use.message) == "cannot create" ? 3 : 2) << use.args << "\n" << output.err;
     EXPECT_TRUE(output.out.empty()) << use.args << "\n" << output.out;
     EXPECT_NE(output.err.find(use.message), std::string::npos) << use.args << "\n" << output.err;
     EXPECT_EQ(std::count(output.err.begin(), output.err.end(), '\n'), 1) << use.args << "\n" << output.err;
+  }
+}
+
+// Threads of a CPU: its cores, unless something else is asked for.
+TEST_F(PlanCommands, ThreadsAreTheCores) {
+  const std::string args = "plan deepseek-v4-flash --layout tp8+ep8 --device epyc-9654";
+  const Json plan = run_json(args), same = run_json(args + " --threads 96");
+  EXPECT_EQ(plan["request"]["threads"], 96);
+  EXPECT_EQ(plan["service"], same["service"]);
+  EXPECT_EQ(run_json(args + " --local-ranks 8")["request"]["threads"], 12);
+}
+
+// What takes long is not begun for an output that cannot be written, and leaves no file behind.
+TEST_F(PlanCommands, OutputsAreCheckedBeforeTheWork) {
+  for (const char* args : {"plan search deepseek-v4-pro --device nosuch --devices 8 --html @T/no/page.html", "calibrate --out @T/no/x.json",
+                           "calibrate --out @T", "calibrate --out /dev/full", "plan nosuch --device nosuch --html /dev/full"}) {
+    const Output output = weft(args);
+    EXPECT_EQ(output.code, std::string(args).find("/no/") != std::string::npos ? 3 : 2) << args << "\n" << output.err;
+    EXPECT_EQ(output.err.find("nosuch"), std::string::npos) << args << "\n" << output.err;
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 class CalibrateCommand : public Command {
  public:
   void declare(CLI::App& app) override {
-    app.add_option("--out", out_, "file for the profile; default: it is printed");
+    app.add_option("--out", out_, "file for the profile; default: it is printed")->check(some_text());
     app.add_option("--profile", profile_, "under mpirun: the profile of this machine whose collectives are measured anew, between processes");
     app.add_option("--isa", isa_, "instruction-set level; default: the one that weft run takes");
     app.add_option("--ranks", max_ranks_, "most ranks that share this machine")->check(whole_number(1))->capture_default_str();
@@ -29,6 +29,7 @@ class CalibrateCommand : public Command {
     if (!profile_.empty() && console.job == nullptr) {
       return invalid_argument("--profile: weft was not started by mpirun; without it everything is measured, into a new profile (leave --profile out)");
     }
+    if (!out_.empty()) WEFT_RETURN_IF_ERROR(check_writable(out_));  // before a minute of measuring
     options.isa = *isa;
     options.max_ranks = static_cast<int>(max_ranks_);
     const auto start = Clock::now();

@@ -1,22 +1,15 @@
 // weft plan: what a model needs on devices in a layout, and how fast it is there.
-#include <fstream>
-
 #include "cli/command.h"
 #include "cli/plan_options.h"
 #include "cli/plan_search.h"
+#include "cli/unused_options.h"
+#include "io/safetensors_writer.h"
 #include "planner/report.h"
 #include "planner/report_html.h"
 #include "planner/validation.h"
 
 namespace weft {
 namespace {
-
-Status write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.flush();
-  return file ? Status() : machine_failed(fmt::format("{}: cannot write", path));
-}
 
 Status verdict(const Plan& plan) {
   if (plan.fits) return {};
@@ -28,49 +21,42 @@ Status verdict(const Plan& plan) {
 class PlanCommand : public Command {
  public:
   void declare(CLI::App& app) override {
+    app_ = &app;
     declare_shared(app, false);
-    app.add_option("--layout", args_.layout, "how the model is split over ranks (docs/layouts.md)")->capture_default_str();
-    app.add_option("--devices", args_.devices, "number of devices; default: what the layout says")->check(whole_number(1));
-    app.add_flag("--memory", memory_only_, "memory alone: the device profile needs no speeds");
+    declare_layout(app);
+    declare_memory(app);
     app.add_flag("--validate", validate_, "every figure that is published or measured elsewhere, beside weft's");
-    app.add_option("--html", html_, "the plan as one HTML page, beside what is printed");
+    app.add_option("--html", html_, "the plan as one HTML page, beside what is printed")->check(some_text());
     app.require_subcommand(0, 1);
-    search_.declare(app);
+    search_ = plan_search_.declare(app);
 
     diff_ = app.add_subcommand("diff", "two layouts side by side: weft plan diff MODEL LAYOUT[@ENGINE] LAYOUT[@ENGINE] --device D");
     declare_shared(*diff_, true);
+    declare_memory(*diff_);
     diff_->add_option("A", a_, "layout, or layout@engine")->required();
     diff_->add_option("B", b_, "layout, or layout@engine")->required();
 
     trace_ = app.add_subcommand("trace", "timeline for ui.perfetto.dev: a process per rank, a track per stream");
     declare_shared(*trace_, true);
-    trace_->add_option("--layout", args_.layout, "how the model is split over ranks")->capture_default_str();
-    trace_->add_option("--devices", args_.devices, "number of devices; default: what the layout says")->check(whole_number(1));
-    trace_->add_option("--out", out_, "file; default: stdout");
+    declare_layout(*trace_);
+    trace_->add_option("--out", out_, "file; default: stdout")->check(some_text());
     trace_->add_option("--ranks", trace_ranks_, "ranks that are written out")->check(whole_number(1, 4096))->capture_default_str();
-    for (CLI::App* sub : {diff_, trace_}) sub->fallthrough();
   }
 
   Status run(Console& console) override {
-    if (search_.parsed()) return search_.run(console);
+    if (search_->parsed()) return plan_search_.run(console);
     if (validate_) return run_validation(console);
+    for (const std::string* file : {&html_, &out_}) {
+      if (!file->empty()) WEFT_RETURN_IF_ERROR(check_writable(*file));
+    }
     WEFT_ASSIGN_OR_RETURN(PlanRequest request, plan_request(args_, console));
     if (diff_->parsed()) return run_diff(request, console);
     WEFT_ASSIGN_OR_RETURN(request.layout, plan_layout(args_.layout, args_.devices, args_.local_ranks));
+    if (trace_->parsed()) return run_trace(request, console);
     PlanOptions options;
     options.times = !memory_only_;
-    options.timeline = trace_->parsed() || !html_.empty();
+    options.timeline = !html_.empty();
     WEFT_ASSIGN_OR_RETURN(const Plan plan, make_plan(request, options));
-    if (trace_->parsed()) {
-      const std::string text = plan_trace(plan, trace_ranks_);
-      if (out_.empty()) {
-        console.print(text);
-      } else {
-        WEFT_RETURN_IF_ERROR(write_file(out_, text));
-        console.note(fmt::format("{}: open it in ui.perfetto.dev", out_));
-      }
-      return {};
-    }
     if (!html_.empty()) {
       const std::string title = fmt::format("weft plan: {}, {} on {}", request.model_name, to_string(request.layout), request.device->name);
       WEFT_RETURN_IF_ERROR(write_report_html(html_, {title, &plan, nullptr}));
@@ -93,6 +79,24 @@ class PlanCommand : public Command {
     add_plan_workload_options(app, args_);
     add_plan_device_options(app, args_);
   }
+  void declare_layout(CLI::App& app) {
+    app.add_option("--layout", args_.layout, "how the model is split over ranks (docs/layouts.md)")->capture_default_str();
+    app.add_option("--devices", args_.devices, "number of devices; default: what the layout says")->check(whole_number(1));
+  }
+  void declare_memory(CLI::App& app) { app.add_flag("--memory", memory_only_, "memory alone: the device profile needs no speeds"); }
+
+  Status run_trace(const PlanRequest& request, Console& console) const {
+    WEFT_ASSIGN_OR_RETURN(const Plan plan, make_plan(request, {.timeline = true}));
+    const std::string text = plan_trace(plan, trace_ranks_);
+    if (out_.empty()) {
+      console.print(text);
+      return {};
+    }
+    WEFT_RETURN_IF_ERROR(write_file(out_, text));
+    console.note(fmt::format("{}: open it in ui.perfetto.dev", out_));
+    if (console.json) console.print_json({{"file", out_}, {"ranks", std::min(trace_ranks_, plan.ranks)}, {"unverified", plan.unverified}});
+    return {};
+  }
 
   Result<Plan> plan_of(PlanRequest request, const std::string& text) const {
     const size_t at = text.find('@');
@@ -112,10 +116,12 @@ class PlanCommand : public Command {
     } else {
       console.print(plan_diff_text(a, b));
     }
-    return {};
+    WEFT_RETURN_IF_ERROR(verdict(a));
+    return verdict(b);
   }
 
   Status run_validation(Console& console) const {
+    WEFT_RETURN_IF_ERROR(only_options(*app_, "weft plan --validate", {"--validate", "--json", "--quiet"}));
     const auto model_of = [](const std::string& name) -> Result<std::shared_ptr<const Model>> {
       WEFT_ASSIGN_OR_RETURN(std::shared_ptr<const Checkpoint> checkpoint, open_location(name));
       WEFT_ASSIGN_OR_RETURN(std::unique_ptr<Model> model, open_model(std::move(checkpoint), {}));
@@ -138,8 +144,9 @@ class PlanCommand : public Command {
   PlanArgs args_;
   bool memory_only_ = false, validate_ = false;
   std::string a_, b_, out_, html_;
-  PlanSearch search_;
+  PlanSearch plan_search_;
   int64_t trace_ranks_ = 8;
+  const CLI::App *app_ = nullptr, *search_ = nullptr;
   CLI::App *diff_ = nullptr, *trace_ = nullptr;
 };
 

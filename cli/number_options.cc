@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -26,38 +27,26 @@ std::string check_whole(std::string& text, uint64_t min, uint64_t max) {
   return {};
 }
 
-}  // namespace
-
-CLI::Validator whole_number(uint64_t min, uint64_t max) {
-  return CLI::Validator([min, max](std::string& text) { return check_whole(text, min, max); },
-                        max >= kMaxCount ? fmt::format(">= {}", min) : fmt::format("{} .. {}", min, max));
+std::string check_real(std::string& text, const NumberRange& range) {
+  const std::optional<double> value = parse_real(text, range);
+  if (!value) return fmt::format("expected a number {}, found '{}'", range.to_text(), text);
+  text = fmt::format("{}", *value);  // as many digits as give the same double again
+  return {};
 }
 
-CLI::Validator number_in(const NumberRange& range) {
-  return CLI::Validator(
-      [range](std::string& text) {
-        double value = 0;
-        if (!parse_number(text, value) || !range.contains(value)) {
-          return fmt::format("expected a number {}, found '{}'", range.to_text(), text);
-        }
-        text = fmt::format("{}", value);  // as many digits as give the same double again
-        return std::string();
-      },
-      range.to_text());
-}
-
-CLI::Option* add_number_list(CLI::App& app, const std::string& name, std::vector<int64_t>& values, uint64_t min,
-                             const std::string& what, uint64_t max) {
-  const auto take = [&values, name, min, max](const std::string& text) {
-    std::vector<int64_t> found;
+// Items separated by commas. check: the error, or empty; it spells the item anew.
+template <class T, class Check>
+CLI::Option* add_list(CLI::App& app, const std::string& name, std::vector<T>& values, const std::string& what, Check check) {
+  const auto take = [&values, name, check](const std::string& text) {
+    std::vector<T> found;
     size_t begin = 0, end = 0;
     do {
       end = std::min(text.find(',', begin), text.size());
       std::string item = text.substr(begin, end - begin);
-      if (const std::string error = check_whole(item, min, max); !error.empty()) {
+      if (const std::string error = check(item); !error.empty()) {
         throw CLI::ValidationError(name, text == item ? error : fmt::format("{} in '{}'", error, text));
       }
-      found.push_back(std::stoll(item));
+      parse_number(item, found.emplace_back());
       begin = end + 1;
     } while (end != text.size());
     values = std::move(found);
@@ -65,6 +54,36 @@ CLI::Option* add_number_list(CLI::App& app, const std::string& name, std::vector
   CLI::Option* option = app.add_option_function<std::string>(name, take, what)->type_name("N,N,...");
   if (!values.empty()) option->default_str(fmt::format("{}", fmt::join(values, ",")));
   return option;
+}
+
+}  // namespace
+
+CLI::Validator whole_number(uint64_t min, uint64_t max) {
+  return CLI::Validator([min, max](std::string& text) { return check_whole(text, min, max); },
+                        max >= kMaxCount ? fmt::format(">= {}", min) : fmt::format("{} .. {}", min, max));
+}
+
+std::optional<double> parse_real(std::string_view text, const NumberRange& range) {
+  double value = 0;
+  if (!parse_number(text, value) || !std::isfinite(value) || !range.contains(value)) return std::nullopt;
+  return value;
+}
+
+CLI::Validator number_in(const NumberRange& range) {
+  return CLI::Validator([range](std::string& text) { return check_real(text, range); }, range.to_text());
+}
+
+CLI::Option* add_number_list(CLI::App& app, const std::string& name, std::vector<int64_t>& values, uint64_t min,
+                             const std::string& what, uint64_t max) {
+  return add_list<int64_t>(app, name, values, what, [min, max](std::string& item) { return check_whole(item, min, max); });
+}
+
+CLI::Option* add_real_list(CLI::App& app, const std::string& name, std::vector<double>& values, const NumberRange& range, const std::string& what) {
+  return add_list<double>(app, name, values, what, [range](std::string& item) { return check_real(item, range); });
+}
+
+CLI::Validator some_text() {
+  return CLI::Validator([](std::string& text) { return std::string(text.empty() ? "expected some text, found ''" : ""); }, "TEXT");
 }
 
 CLI::Validator one_of(std::vector<std::string> words) {

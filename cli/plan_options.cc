@@ -1,7 +1,5 @@
 #include "cli/plan_options.h"
 
-#include <charconv>
-
 #include "cli/number_options.h"
 
 namespace weft {
@@ -30,9 +28,10 @@ Result<Routing> routing_of(const std::string& text) {
     routing.kind = Routing::Kind::kZipf;
     routing.alpha = 1;
     if (text.size() == kZipf.size()) return routing;
-    const char *begin = text.data() + kZipf.size() + 1, *end = text.data() + text.size();
-    const auto [at, status] = std::from_chars(begin, end, routing.alpha);
-    if (text[kZipf.size()] == ':' && status == std::errc() && at == end && routing.alpha >= 0 && routing.alpha <= 8) return routing;
+    const std::string_view exponent = std::string_view(text).substr(kZipf.size());
+    const auto alpha = exponent.starts_with(':') ? parse_real(exponent.substr(1), {0, 8}) : std::nullopt;
+    if (alpha) routing.alpha = *alpha;
+    if (alpha) return routing;
   }
   return invalid_argument(fmt::format("--routing: expected uniform, worst, zipf or zipf:EXPONENT (0 to 8), found '{}'", text));
 }
@@ -44,21 +43,6 @@ std::vector<fs::path> engine_folders() {
   std::vector<fs::path> folders = device_folders();
   for (fs::path& folder : folders) folder /= "engines";
   return folders;
-}
-
-Result<std::vector<double>> probabilities(std::string_view option, const std::string& text) {
-  std::vector<double> values;
-  for (size_t begin = 0; !text.empty() && begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    double value = -1;
-    const auto [at, status] = std::from_chars(text.data() + begin, text.data() + end, value);
-    if (status != std::errc() || at != text.data() + end || value < 0 || value > 1) {
-      return invalid_argument(fmt::format("{}: expected probabilities of 0 to 1 separated by commas, found '{}'", option, text));
-    }
-    values.push_back(value);
-    begin = end + 1;
-  }
-  return values;
 }
 
 void add_plan_workload_options(CLI::App& app, PlanArgs& args) {
@@ -76,17 +60,17 @@ void add_plan_workload_options(CLI::App& app, PlanArgs& args) {
       ->capture_default_str()
       ->group(group);
   count("--mtp", args.drafts, 0, "draft tokens per request and step");
-  app.add_option("--acceptance", args.acceptance,
-                 "conditional acceptance of drafts by depth, separated by commas; the last one holds further on; default: 0.7")
+  add_real_list(app, "--acceptance", args.acceptance, {0, 1},
+                "conditional acceptance of drafts by depth, separated by commas; the last one holds further on; default: 0.7")
       ->group(group);
   app.add_option("--routing", args.routing, "how rows pick experts: uniform, zipf, zipf:EXPONENT, worst")->capture_default_str()->group(group);
 }
 
 void add_plan_device_options(CLI::App& app, PlanArgs& args) {
   const char* group = "Devices";
-  app.add_option("--device", args.device, "device profile: a shipped name, or a file (weft calibrate makes one of this machine)")->group(group);
-  app.add_option("--engine", args.engine, "engine profile: weft, or what another engine does differently")->capture_default_str()->group(group);
-  app.add_option("--reserve", args.reserve_gib, "GiB of every device that are left alone")->check(CLI::Range(0.0, 1e6))->group(group);
+  app.add_option("--device", args.device, "device profile: a shipped name, or a file (weft calibrate makes one of this machine)")->check(some_text())->group(group);
+  app.add_option("--engine", args.engine, "engine profile: weft, or what another engine does differently")->check(some_text())->capture_default_str()->group(group);
+  app.add_option("--reserve", args.reserve_gib, "GiB of every device that are left alone")->check(number_in({0, 1e6}))->group(group);
   app.add_option("--local-ranks", args.local_ranks, "CPUs: ranks that share one device")->check(whole_number(1, 65536))->capture_default_str()->group(group);
   app.add_option("--threads", args.threads, "CPUs: threads of one rank; default: the cores, shared by the ranks of a device")
       ->check(whole_number(1, kMaxThreads))
@@ -105,10 +89,11 @@ Result<PlanRequest> plan_request(const PlanArgs& args, Console& console) {
   WEFT_ASSIGN_OR_RETURN(DeviceProfile device, load_device_profile(args.device, device_folders()));
   WEFT_ASSIGN_OR_RETURN(EngineProfile engine, load_engine_profile(args.engine, engine_folders()));
   WEFT_ASSIGN_OR_RETURN(request.routing, routing_of(args.routing));
-  WEFT_ASSIGN_OR_RETURN(request.acceptance, probabilities("--acceptance", args.acceptance));
+  request.acceptance = args.acceptance;
   WEFT_ASSIGN_OR_RETURN(const LoadedModel loaded, load_location(args.model, console));
   request.model = loaded.model;
   request.model_name = args.model.model_dir;
+  request.has_weights = loaded.checkpoint->contents() == Checkpoint::Contents::kTensors;
   request.device = std::make_shared<const DeviceProfile>(std::move(device));
   request.engine = std::make_shared<const EngineProfile>(std::move(engine));
   request.mode = args.model.mode(*loaded.model);
@@ -122,6 +107,9 @@ Result<PlanRequest> plan_request(const PlanArgs& args, Console& console) {
   constexpr double kGiB = 1024.0 * 1024 * 1024;
   request.reserve_bytes = args.reserve_gib * kGiB;
   request.local_ranks = args.local_ranks;
+  if (!request.device->is_cpu() && args.threads > 0) {
+    return invalid_argument(fmt::format("--threads has no effect: {} is no CPU", request.device->name));
+  }
   request.threads = args.threads > 0 ? args.threads : std::max(request.device->cores / args.local_ranks, 1);
   request.eager = args.eager;
   return request;

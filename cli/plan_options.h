@@ -17,11 +17,13 @@ std::vector<std::filesystem::path> engine_folders();
 
 struct PlanArgs {
   ModelArgs model;                // MODEL, --dtype, --act-quant, --allow-unknown-config
-  std::string layout = "tp1", device, engine = "weft", phase = "both", routing = "uniform", acceptance;
+  std::string layout = "tp1", device, engine = "weft", phase = "both", routing = "uniform";
+  std::vector<double> acceptance;
   int64_t devices = 0;            // 0: what the layout says
   int64_t prompt = 8192, gen = 512, batch = 16, cached = 0, chunk = 0, drafts = 0;
   double reserve_gib = 0;
-  int local_ranks = 1, threads = 1;
+  int local_ranks = 1;
+  int threads = 0;                // 0: the cores, shared by the ranks of a device
   bool eager = false;
 };
 
@@ -32,8 +34,5 @@ void add_plan_device_options(CLI::App& app, PlanArgs& args);    // --device, --e
 Result<PlanRequest> plan_request(const PlanArgs& args, Console& console);
 // LAYOUT of `devices` ranks.
 Result<Layout> plan_layout(const std::string& text, int64_t devices, int local_ranks);
-
-// "0.9,0.6" as probabilities.
-Result<std::vector<double>> probabilities(std::string_view option, const std::string& text);
 
 }  // namespace weft

@@ -5,14 +5,15 @@
 #include "cli/interrupt.h"
 #include "cli/number_options.h"
 #include "cli/time_option.h"
+#include "io/safetensors_writer.h"
 #include "planner/report_html.h"
 #include "planner/search_report.h"
 
 namespace weft {
 
-void PlanSearch::declare(CLI::App& plan) {
-  app_ = plan.add_subcommand("search", "which layout serves a workload best, and why the others lose");
-  CLI::App& app = *app_;
+CLI::App* PlanSearch::declare(CLI::App& plan) {
+  CLI::App* sub = plan.add_subcommand("search", "which layout serves a workload best, and why the others lose");
+  CLI::App& app = *sub;
   app.add_option("MODEL", args_.model.model_dir, "model folder (config.json is enough), config file, or name of a shipped config")->required();
   app.add_flag("--allow-unknown-config", args_.model.allow_unknown_config, "config keys that weft does not know are no error");
   add_numeric_options(app, args_.model);
@@ -22,8 +23,9 @@ void PlanSearch::declare(CLI::App& plan) {
       ->check(one_of({"throughput", "cost", "latency"}))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--ttft", ttft_, "longest time to the first token, e.g. 2s (mean over the batch)")->group(group);
-  app.add_option("--tpot", tpot_, "longest time between tokens, e.g. 50ms (prefills of other requests come in between where they share devices)")->group(group);
+  add_time_option(app, "--ttft", ttft_s_, "longest time to the first token, e.g. 2s (mean over the batch)")->group(group);
+  add_time_option(app, "--tpot", tpot_s_, "longest time between tokens, e.g. 50ms (prefills of other requests come in between where they share devices)")
+      ->group(group);
   app.add_option("--mode", mode_, "prefill and decode on the same devices (together), on instances of their own (apart), or any of both")
       ->check(one_of({"any", "together", "apart"}))
       ->capture_default_str()
@@ -35,22 +37,20 @@ void PlanSearch::declare(CLI::App& plan) {
   add_number_list(app, "--chunks", chunks_, 1, "rows of a prefill step to look at; default: that of --chunk")->group(group);
   app.add_option("--max-batch", max_batch_, "most requests at a time of an instance")->check(whole_number(1, 1 << 20))->capture_default_str()->group(group);
   app.add_option("--jobs", jobs_, "threads of the search; default: as many as CPUs")->check(whole_number(1, 1024))->group(group);
-  app.add_option("--html", html_, "report as one HTML page: Pareto plot, ranking, plan of the winner")->group(group);
+  app.add_option("--html", html_, "report as one HTML page: Pareto plot, ranking, plan of the winner")->check(some_text())->group(group);
   add_plan_workload_options(app, args_);
   add_plan_device_options(app, args_);
-  // Not by fallthrough: options of `weft plan` alone would be taken, and do nothing.
-  app.add_flag("--json", json_, "print one JSON object on stdout");
-  app.add_flag("--quiet", quiet_, "print results and errors only");
   // What the search chooses.
   for (const char* chosen : {"--batch", "--phase"}) app.remove_option(app.get_option(chosen));
+  app.get_option("--chunks")->excludes(app.get_option("--chunk"));
+  return sub;
 }
 
 Status PlanSearch::run(Console& console) {
-  console.json = console.json || json_;
-  console.quiet = console.quiet || quiet_;
   SearchRequest request;
-  WEFT_ASSIGN_OR_RETURN(request.ttft_s, parse_optional_time("--ttft", ttft_));
-  WEFT_ASSIGN_OR_RETURN(request.tpot_s, parse_optional_time("--tpot", tpot_));
+  request.ttft_s = ttft_s_;
+  request.tpot_s = tpot_s_;
+  if (!html_.empty()) WEFT_RETURN_IF_ERROR(check_writable(html_));
   WEFT_ASSIGN_OR_RETURN(request.plan, plan_request(args_, console));
   request.device_text = args_.device;
   request.engine_text = args_.engine;

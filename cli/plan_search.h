@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 
 #include "cli/console.h"
 #include "cli/plan_options.h"
@@ -10,18 +11,16 @@ namespace weft {
 
 class PlanSearch {
  public:
-  void declare(CLI::App& plan);
-  bool parsed() const { return app_->parsed(); }
+  CLI::App* declare(CLI::App& plan);  // the subcommand
   Status run(Console& console);
 
  private:
-  CLI::App* app_ = nullptr;
   PlanArgs args_;
   std::vector<int64_t> devices_, chunks_;
-  std::string ttft_, tpot_, objective_ = "throughput", mode_ = "any", choices_ = "usual", html_;
+  std::optional<double> ttft_s_, tpot_s_;
+  std::string objective_ = "throughput", mode_ = "any", choices_ = "usual", html_;
   int64_t max_batch_ = 4096;
   int jobs_ = 0;
-  bool json_ = false, quiet_ = false;
 };
 
 }  // namespace weft

@@ -56,6 +56,16 @@ std::string wrong_number_of_values(const std::string& text) {
   return fmt::format("{}: expected one value, found {}", option, number ? text.substr(received + 1) : "none");
 }
 
+// `weft plan --html FILE diff ...`: a subcommand has options of its own.
+Status nothing_before(const CLI::App& command, const CLI::App& inner) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->count() == 0 || option->check_name("--json") || option->check_name("--quiet")) continue;
+    return invalid_argument(fmt::format("{} has no effect in front of '{}': weft {} {} takes its options behind its name", option->get_name(),
+                                        inner.get_name(), command.get_name(), inner.get_name()));
+  }
+  return {};
+}
+
 Status run_command_line(int argc, const char* const* argv, Console& console) {
   std::vector<CommandEntry> commands = all_commands();
   CLI::App app("weft runs long-context sparse-attention language models on CPUs, exactly and fast.", "weft");
@@ -67,8 +77,12 @@ Status run_command_line(int argc, const char* const* argv, Console& console) {
   for (CommandEntry& entry : commands) {
     CLI::App* sub = app.add_subcommand(entry.name, entry.summary);
     entry.command->declare(*sub);
-    sub->add_flag("--json", console.json, "print one JSON object on stdout");
-    sub->add_flag("--quiet", console.quiet, "print results and errors only");
+    std::vector<CLI::App*> takers = sub->get_subcommands(nullptr);
+    takers.push_back(sub);
+    for (CLI::App* taker : takers) {
+      taker->add_flag("--json", console.json, "print one JSON object on stdout");
+      taker->add_flag("--quiet", console.quiet, "print results and errors only");
+    }
     sub->footer("Examples:\n" + entry.examples);
     subs.push_back(sub);
   }
@@ -90,14 +104,18 @@ Status run_command_line(int argc, const char* const* argv, Console& console) {
   } catch (const CLI::Error& error) {
     std::string where = "weft";
     for (size_t i = 0; i < subs.size(); ++i) {
-      if (subs[i]->parsed()) where += " " + commands[i].name;
+      if (!subs[i]->parsed()) continue;
+      where += " " + commands[i].name;
+      for (const CLI::App* inner : subs[i]->get_subcommands()) where += " " + inner->get_name();
     }
     const bool count = dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr;
     return invalid_argument(
         fmt::format("{} (see {} --help)", count ? wrong_number_of_values(error.what()) : error.what(), where));
   }
   for (size_t i = 0; i < subs.size(); ++i) {
-    if (subs[i]->parsed()) return commands[i].command->run(console);
+    if (!subs[i]->parsed()) continue;
+    for (const CLI::App* inner : subs[i]->get_subcommands()) WEFT_RETURN_IF_ERROR(nothing_before(*subs[i], *inner));
+    return commands[i].command->run(console);
   }
   return invalid_argument("no command was given\n" + app.help());
 }

@@ -186,12 +186,35 @@ Status write_safetensors_index(const std::filesystem::path& dir,
                     index.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-Status write_file(const std::filesystem::path& path, std::string_view text) {
+namespace {
+
+struct TemporaryFile {
+  std::filesystem::path path;
+  int fd = -1;
+};
+
+// "FILE.tmp", which is to become FILE.
+Result<TemporaryFile> create_beside(const std::filesystem::path& path) {
   WEFT_RETURN_IF_ERROR(expect_replaceable(path));
-  std::filesystem::path tmp = path;
-  tmp += ".tmp";
-  const int fd = ::open(tmp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) return io_error(tmp, "create");
+  TemporaryFile file{path};
+  file.path += ".tmp";
+  file.fd = ::open(file.path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (file.fd < 0) return io_error(file.path, "create");
+  return file;
+}
+
+}  // namespace
+
+Status check_writable(const std::filesystem::path& path) {
+  WEFT_ASSIGN_OR_RETURN(const TemporaryFile file, create_beside(path));
+  ::close(file.fd);
+  ::unlink(file.path.c_str());
+  return {};
+}
+
+Status write_file(const std::filesystem::path& path, std::string_view text) {
+  WEFT_ASSIGN_OR_RETURN(const TemporaryFile file, create_beside(path));
+  const auto& [tmp, fd] = file;
   Status status = write_at(fd, tmp, std::as_bytes(std::span(text)), 0);
   if (::close(fd) != 0 && status.ok()) status = io_error(tmp, "write");
   if (status.ok() && ::rename(tmp.c_str(), path.c_str()) != 0) status = io_error(path, "finish");

@@ -60,6 +60,9 @@ class SafetensorsWriter {
 // Writes a whole small file (a config, an index) the same way: through FILE.tmp, renamed when complete.
 Status write_file(const std::filesystem::path& path, std::string_view text);
 
+// Whether write_file could make that file now: what takes long asks before it begins. Nothing is left behind.
+Status check_writable(const std::filesystem::path& path);
+
 // model-00003-of-00046.safetensors; numbers start at 1.
 std::string shard_file_name(int shard, int num_shards);
 

@@ -55,6 +55,10 @@ Status check_request(const PlanRequest& request) {
   if (request.local_ranks > 1 && !request.device->is_cpu()) {
     return invalid_argument(fmt::format("--local-ranks {}: {} has one rank a device", request.local_ranks, request.device->name));
   }
+  if (request.local_ranks > request.layout.mesh.world()) {
+    return invalid_argument(fmt::format("--local-ranks {}: layout {} has {} rank{} in all", request.local_ranks, to_string(request.layout),
+                                        request.layout.mesh.world(), request.layout.mesh.world() == 1 ? "" : "s"));
+  }
   return {};
 }
 

@@ -20,6 +20,7 @@ std::string_view plan_phase_name(PlanPhase phase);
 struct PlanRequest {
   std::shared_ptr<const Model> model;  // no weights are needed
   std::string model_name;              // as the user wrote it
+  bool has_weights = false;            // `model_name` is a folder that weft can run
   Layout layout;
   std::shared_ptr<const DeviceProfile> device;
   std::shared_ptr<const EngineProfile> engine;

@@ -113,8 +113,10 @@ struct SearchHooks {
 // Errors: the request; figures that the device profile lacks. That nothing fits or keeps the limits is no error: no winner.
 Result<SearchResult> search(const SearchRequest& request, const SearchHooks& hooks = {});
 
-// The command that shows the plan of an instance, and the one that runs it ("" where weft does not run it).
+// The command that shows the plan of an instance; the one that runs it, which is for instances without a reason not to ("" : none).
+// MODEL_DIR in it stands for a folder with weights where the request has none.
 std::string plan_command(const SearchRequest& request, const SearchPoint& point);
 std::string run_command(const SearchRequest& request, const SearchPoint& point);
+std::string why_not_run(const SearchRequest& request, const SearchPoint& point);
 
 }  // namespace weft

@@ -59,8 +59,8 @@ std::string limits_text(const SearchRequest& request) {
 
 void append_instance(std::string& out, const SearchRequest& request, std::string_view what, const SearchPoint& point) {
   out += fmt::format("  {:<9} {}\n", what, plan_command(request, point));
-  const std::string run = run_command(request, point);
-  if (!run.empty()) out += fmt::format("  {:<9} {}\n", "", run);
+  const std::string refused = why_not_run(request, point);
+  out += refused.empty() ? fmt::format("  {:<9} {}\n", "", run_command(request, point)) : fmt::format("  {:<9} ({})\n", "", refused);
 }
 
 // ---- JSON
@@ -79,7 +79,8 @@ Object point_json(const SearchRequest& request, const SearchPoint& p) {
                    {"requests_per_s", p.requests_per_s},
                    {"unverified", p.unverified},
                    {"plan_command", plan_command(request, p)}};
-  if (const std::string run = run_command(request, p); !run.empty()) object["run_command"] = run;
+  const std::string refused = why_not_run(request, p);
+  object[refused.empty() ? "run_command" : "why_not_run"] = refused.empty() ? run_command(request, p) : refused;
   return object;
 }
 

@@ -43,6 +43,7 @@ Status check_search(const SearchRequest& request) {
   }
   PlanRequest one = request.plan;  // the sizes that every layout shares
   one.layout = Layout();
+  one.layout.mesh.tp = one.local_ranks;
   one.batch = 1;
   return check_request(one);
 }
@@ -78,11 +79,25 @@ std::string plan_command(const SearchRequest& request, const SearchPoint& point)
 }
 
 std::string run_command(const SearchRequest& request, const SearchPoint& point) {
-  if (!request.plan.engine->executor_limits || !request.plan.model->check_layout(point.layout).ok()) return "";
-  std::string text = fmt::format("weft run {} --layout {}", request.plan.model_name, to_string(point.layout));
-  if (request.plan.mode.dtype == DType::kF32) text += " --dtype f32";
-  if (request.plan.mode.output_quant == OutputQuant::kInt8) text += " --output-quant int8";
+  const PlanRequest& plan = request.plan;
+  const int64_t ranks = point.layout.mesh.world();
+  std::string text = fmt::format("weft run {} --layout {}", plan.has_weights ? plan.model_name : "MODEL_DIR", to_string(point.layout));
+  if (point.devices > 1) text = fmt::format("mpirun -n {} {}", ranks, text);
+  text += fmt::format(" --ctx {} --threads {}", plan.context(), plan.threads);
+  if (plan.drafts > 0) text += fmt::format(" --mtp {}", plan.drafts);
+  if (plan.mode.dtype == DType::kF32) text += " --dtype f32";
+  if (plan.mode.act_quant != plan.model->mode(plan.mode.dtype, std::nullopt).act_quant) text += fmt::format(" --act-quant {}", plan.mode.act_quant ? "on" : "off");
+  if (plan.mode.output_quant == OutputQuant::kInt8) text += " --output-quant int8";
   return text;
+}
+
+std::string why_not_run(const SearchRequest& request, const SearchPoint& point) {
+  const PlanRequest& plan = request.plan;
+  if (plan.engine->name != "weft") return fmt::format("weft plans the engine {}, and does not start it", plan.engine->name);
+  if (!plan.device->is_cpu()) return fmt::format("weft runs on CPUs, not on {}: this is a plan alone", plan.device->name);
+  if (point.phase != PlanPhase::kBoth) return "weft has no server that hands caches from one instance to another: this is a plan alone";
+  const Status allowed = plan.model->check_layout(point.layout);
+  return allowed.ok() ? "" : allowed.message();
 }
 
 }  // namespace weft

@@ -296,7 +296,45 @@ TEST(Search, SaysWhyOthersLost) {
   EXPECT_TRUE(beaten);
   const std::string text = search_text(all);
   EXPECT_NE(text.find("weft plan austen --layout "), std::string::npos);
-  EXPECT_NE(text.find("weft run austen --layout "), std::string::npos);
+}
+
+// The command that is printed can run, or the text says why there is none.
+TEST(Search, CommandsCanRun) {
+  SearchRequest request = base_request();
+  auto cpu = std::make_shared<DeviceProfile>(*request.plan.device);
+  cpu->name = "server";
+  cpu->cores = 8;
+  auto other = std::make_shared<EngineProfile>();
+  other->name = "other";
+  const std::shared_ptr<const DeviceProfile> accelerator = request.plan.device;
+  const std::shared_ptr<const EngineProfile> weft = request.plan.engine;
+  const struct {
+    std::shared_ptr<const DeviceProfile> device;
+    std::shared_ptr<const EngineProfile> engine;
+    bool has_weights;
+    PlanPhase phase;
+    int64_t devices;
+    std::string_view want;
+  } uses[] = {
+      {cpu, weft, true, PlanPhase::kBoth, 1, "weft run austen --layout tp2 --ctx 80 --threads 4"},
+      {cpu, weft, false, PlanPhase::kBoth, 1, "weft run MODEL_DIR --layout tp2 --ctx 80 --threads 4"},
+      {cpu, weft, true, PlanPhase::kBoth, 2, "mpirun -n 2 weft run austen --layout tp2 --ctx 80 --threads 4"},
+      {cpu, weft, true, PlanPhase::kPrefill, 1, "weft has no server that hands caches from one instance to another: this is a plan alone"},
+      {accelerator, weft, true, PlanPhase::kBoth, 1, "weft runs on CPUs, not on toy: this is a plan alone"},
+      {cpu, other, true, PlanPhase::kBoth, 1, "weft plans the engine other, and does not start it"},
+  };
+  for (const auto& use : uses) {
+    request.plan.device = use.device;
+    request.plan.engine = use.engine;
+    request.plan.has_weights = use.has_weights;
+    request.plan.threads = 4;
+    SearchPoint point;
+    point.layout = *parse_layout("tp2");
+    point.phase = use.phase;
+    point.devices = use.devices;
+    const std::string refused = why_not_run(request, point);
+    EXPECT_EQ(refused.empty() ? run_command(request, point) : refused, use.want);
+  }
 }
 
 // A figure that nobody verified is marked in every output; without one nothing is.
