@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <map>
 
 #include "cli/test_support.h"
 #include "io/test_files.h"
@@ -21,7 +22,8 @@ class PlanCommands : public ::testing::Test {
  protected:
   // `args` as for a shell; @D is a device file that is all there, @T a folder for files.
   Output weft(std::string args) const {
-    const std::pair<std::string, std::string> names[] = {{"@T", dir_.path().string()}, {"@S", WEFT_SOURCE_DIR "/testdata/sample/austen-v4"}};
+    const std::pair<std::string, std::string> names[] = {{"@T", dir_.path().string()},
+                                                         {"@S", WEFT_SOURCE_DIR "/testdata/sample/austen-v4"}};
     for (const auto& [name, value] : names) {
       for (size_t at; (at = args.find(name)) != std::string::npos;) args.replace(at, name.size(), value);
     }
@@ -50,19 +52,27 @@ TEST_F(PlanCommands, BadInputHasOneMessageAndCode2) {
       {"plan deepseek-v4-pro --device h200-sxm --layout tp6", "num_attention_heads 128 is not divisible by tp 6"},
       {"plan deepseek-v4-pro --device h200-sxm --layout tp", "--layout: "},
       {"plan deepseek-v4-pro --device h200-sxm --layout tp8 --devices 4", "--layout with --devices: "},
-      {"plan deepseek-v4-pro --device h200-sxm --batch 0", "--batch: expected a whole number from 1 to 2147483647, found '0'"},
+      {"plan deepseek-v4-pro --device h200-sxm --batch 0",
+       "--batch: expected a whole number from 1 to 2147483647, found '0'"},
       {"plan deepseek-v4-pro --device h200-sxm --prompt -5", "--prompt: expected "},
       {"plan deepseek-v4-pro --device h200-sxm --cached 8192", "--cached: expected 0 to 8191, found 8192"},
       {"plan deepseek-v4-pro --device h200-sxm --gen 2000000", "this model takes at most 1048576"},
-      {"plan deepseek-v4-pro --device h200-sxm --acceptance 0.5", "--acceptance: there are no drafts to accept; add --mtp N"},
-      {"plan deepseek-v4-pro --device h200-sxm --mtp 1 --acceptance 2", "--acceptance: expected a number from 0 to 1, found '2'"},
-      {"plan deepseek-v4-pro --device h200-sxm --routing even", "--routing: expected uniform, worst, zipf or zipf:EXPONENT (0 to 8), found 'even'"},
+      {"plan deepseek-v4-pro --device h200-sxm --acceptance 0.5",
+       "--acceptance: there are no drafts to accept; add --mtp N"},
+      {"plan deepseek-v4-pro --device h200-sxm --mtp 1 --acceptance 2",
+       "--acceptance: expected a number from 0 to 1, found '2'"},
+      {"plan deepseek-v4-pro --device h200-sxm --routing even",
+       "--routing: expected uniform, worst, zipf or zipf:EXPONENT (0 to 8), found 'even'"},
       {"plan deepseek-v4-pro --device h200-sxm --phase both,", "--phase: expected one of both, prefill, decode"},
       {"plan diff deepseek-v4-pro tp8 --device h200-sxm", "B is required"},
-      {"plan deepseek-v4-pro --device h200-sxm --mtp 1 --acceptance 0.5,nan", "--acceptance: expected a number from 0 to 1, found 'nan' in '0.5,nan'"},
-      {"plan deepseek-v4-pro --device h200-sxm --mtp 1 --acceptance ''", "--acceptance: expected a number from 0 to 1, found ''"},
-      {"plan deepseek-v4-pro --device h200-sxm --reserve nan", "--reserve: expected a number from 0 to 1000000, found 'nan'"},
-      {"plan deepseek-v4-pro --device h200-sxm --reserve -nan", "--reserve: expected a number from 0 to 1000000, found '-nan'"},
+      {"plan deepseek-v4-pro --device h200-sxm --mtp 1 --acceptance 0.5,nan",
+       "--acceptance: expected a number from 0 to 1, found 'nan' in '0.5,nan'"},
+      {"plan deepseek-v4-pro --device h200-sxm --mtp 1 --acceptance ''",
+       "--acceptance: expected a number from 0 to 1, found ''"},
+      {"plan deepseek-v4-pro --device h200-sxm --reserve nan",
+       "--reserve: expected a number from 0 to 1000000, found 'nan'"},
+      {"plan deepseek-v4-pro --device h200-sxm --reserve -nan",
+       "--reserve: expected a number from 0 to 1000000, found '-nan'"},
       {"plan deepseek-v4-pro --device h200-sxm --routing zipf:nan", "--routing: expected uniform"},
       {"plan search deepseek-v4-pro --device h200-sxm --devices 8 --reserve inf", "--reserve: expected a number"},
       {"plan search deepseek-v4-pro --device h200-sxm --devices 8 --ttft infs", "--ttft: expected a time above 0"},
@@ -70,13 +80,15 @@ TEST_F(PlanCommands, BadInputHasOneMessageAndCode2) {
       {"plan search deepseek-v4-pro --device h200-sxm --devices 8 --tpot ''", "--tpot: expected a time above 0"},
       {"plan search deepseek-v4-pro --device h200-sxm --devices 8 --chunk 8 --chunks 8,16", "excludes"},
       {"plan deepseek-v4-pro --device h200-sxm --threads 4", "--threads has no effect: h200-sxm is no CPU"},
-      {"plan deepseek-v4-flash --device epyc-9654 --layout tp1 --local-ranks 64", "--local-ranks 64: layout tp1 has 1 rank in all"},
+      {"plan deepseek-v4-flash --device epyc-9654 --layout tp1 --local-ranks 64",
+       "--local-ranks 64: layout tp1 has 1 rank in all"},
       {"plan diff deepseek-v4-pro tp8 tp4 --device h200-sxm --html @T/page.html", "--html"},
       {"plan diff deepseek-v4-pro tp8 tp4 --device h200-sxm --devices 16", "--devices"},
       {"plan diff deepseek-v4-pro tp8 tp4 --device h200-sxm --layout tp4", "--layout"},
       {"plan trace deepseek-v4-pro --layout tp8 --device h200-sxm --html @T/page.html", "--html"},
       {"plan trace deepseek-v4-pro --layout tp8 --device h200-sxm --memory", "--memory"},
-      {"plan --html @T/page.html diff deepseek-v4-pro tp8 tp4 --device h200-sxm", "--html has no effect in front of 'diff'"},
+      {"plan --html @T/page.html diff deepseek-v4-pro tp8 tp4 --device h200-sxm",
+       "--html has no effect in front of 'diff'"},
       {"plan --validate nosuch", "MODEL has no effect: weft plan --validate takes "},
       {"plan --validate --device nosuch", "--device has no effect: weft plan --validate takes "},
       {"plan --validate --html @T/page.html", "--html has no effect: weft plan --validate takes "},
@@ -104,8 +116,9 @@ TEST_F(PlanCommands, ThreadsAreTheCores) {
 
 // What takes long is not begun for an output that cannot be written, and leaves no file behind.
 TEST_F(PlanCommands, OutputsAreCheckedBeforeTheWork) {
-  for (const char* args : {"plan search deepseek-v4-pro --device nosuch --devices 8 --html @T/no/page.html", "calibrate --out @T/no/x.json",
-                           "calibrate --out @T", "calibrate --out /dev/full", "plan nosuch --device nosuch --html /dev/full"}) {
+  for (const char* args : {"plan search deepseek-v4-pro --device nosuch --devices 8 --html @T/no/page.html",
+                           "calibrate --out @T/no/x.json", "calibrate --out @T", "calibrate --out /dev/full",
+                           "plan nosuch --device nosuch --html /dev/full"}) {
     const Output output = weft(args);
     EXPECT_EQ(output.code, std::string(args).find("/no/") != std::string::npos ? 3 : 2) << args << "\n" << output.err;
     EXPECT_EQ(output.err.find("nosuch"), std::string::npos) << args << "\n" << output.err;
@@ -138,7 +151,7 @@ TEST_F(PlanCommands, RoomForRequests) {
 TEST_F(PlanCommands, JsonSaysWhatTheTableSays) {
   const Json plan = run_json("plan deepseek-v4-pro --layout pp2tp8+ep8 --device b200-sxm --mtp 1 --acceptance 0.8");
   EXPECT_EQ(plan["schema"], "weft.plan");
-  EXPECT_EQ(plan["version"], 1);
+  EXPECT_EQ(plan["version"], 2);
   EXPECT_EQ(plan["ranks"], 16);
   ASSERT_EQ(plan["memory"].size(), 2u);
   for (const Json& stage : plan["memory"]) {
@@ -165,6 +178,49 @@ TEST_F(PlanCommands, DiffTraceValidate) {
   EXPECT_EQ(validate.code, 0) << validate.out << validate.err;
 }
 
+// A trace covers its steps: on every track one event after the other, all layers, all micro-batches, messages and what waits for them.
+TEST_F(PlanCommands, TracesCoverTheStep) {
+  const struct {
+    const char* args;
+    int64_t stages, micro_batches;
+  } cases[] = {{"--layout tp8+ep8 --ranks 2", 1, 1}, {"--layout pp4tp2+ep2 --batch 32 --ranks 8", 4, 4}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.args);
+    const std::string args = fmt::format("deepseek-v4-flash --device h200-sxm {}", c.args);
+    const Json trace = run_json("plan trace " + args);
+    std::string plan_args = args;
+    plan_args.resize(plan_args.find(" --ranks"));
+    const Json plan = run_json("plan " + plan_args);
+    std::map<std::pair<int, int>, double> ends;  // by rank and track
+    std::map<int, double> computed;              // by rank, in prefill steps
+    std::map<int, int> bars;                     // by rank
+    std::map<int, std::pair<int, int>> flows;    // by id
+    double step_end = 0;
+    for (const Json& event : trace["traceEvents"]) {
+      const std::string kind = event["ph"];
+      if (kind == "s" || kind == "f") ++(kind == "s" ? flows[event["id"]].first : flows[event["id"]].second);
+      if (kind != "X") continue;
+      const int rank = event["pid"], track = event["tid"];
+      const double start = event["ts"], end = start + event["dur"].get<double>();
+      EXPECT_GE(start, (ends[{rank, track}]) - 1e-6) << event;
+      EXPECT_GT(event["dur"].get<double>(), 0);
+      ends[{rank, track}] = end;
+      if (track == 3 && event["name"].get<std::string>().starts_with("prefill"))
+        ++bars[rank], step_end = std::max(step_end, end);
+      if (track == 0) computed[rank] = std::max(computed[rank], end);
+    }
+    for (const auto& [rank, count] : bars) EXPECT_EQ(count, c.micro_batches);
+    const double prefill = plan["prefill"][0]["seconds"].get<double>() * 1e6,
+                 decode = plan["decode"]["seconds"].get<double>() * 1e6;
+    EXPECT_LE(step_end, prefill * 1.0001);
+    EXPECT_GT(step_end, prefill * 0.9);
+    for (const auto& [rank, end] : computed)
+      EXPECT_GT(end, prefill + decode * 0.2) << rank;  // the last event is of the decode step
+    EXPECT_EQ(flows.empty(), c.stages == 1);
+    for (const auto& [id, both] : flows) EXPECT_EQ(both, std::pair(1, 1)) << id;
+  }
+}
+
 // The outputs in a page of docs/ are those of its commands: blocks that begin with "$ weft ...".
 TEST_F(PlanCommands, PagesShowWhatTheirCommandsPrint) {
   constexpr std::string_view kBegin = "```\n$ weft ", kEnd = "```\n";
@@ -189,19 +245,22 @@ TEST_F(PlanCommands, PagesShowWhatTheirCommandsPrint) {
 TEST_F(PlanCommands, UnverifiedFiguresAreMarkedEverywhere) {
   std::ifstream in(WEFT_SOURCE_DIR "/devices/h20-96g.json");
   std::string profile{std::istreambuf_iterator<char>(in), {}};
-  for (size_t at; (at = profile.find("\"verified\": false")) != std::string::npos;) profile.replace(at, 17, "\"verified\": true");
+  for (size_t at; (at = profile.find("\"verified\": false")) != std::string::npos;)
+    profile.replace(at, 17, "\"verified\": true");
   std::ofstream(dir_.path() / "verified.json") << profile;
   const struct {
     const char *args, *mark;
   } outputs[] = {
       {"plan deepseek-v4-flash --layout tp8+ep8 --device @D", "unverified figures ("},
       {"plan deepseek-v4-flash --layout tp8+ep8 --device @D --json", "\"unverified\":[\"h20-96g: "},
-      {"plan deepseek-v4-flash --layout tp8+ep8 --device @D --html @T/page.html && cat @T/page.html", "\"unverified\":[\"h20-96g: "},
+      {"plan deepseek-v4-flash --layout tp8+ep8 --device @D --html @T/page.html && cat @T/page.html",
+       "\"unverified\":[\"h20-96g: "},
       {"plan diff deepseek-v4-flash tp8+ep8 dp8+ep8 --device @D", "nobody verified"},
       {"plan diff deepseek-v4-flash tp8+ep8 dp8+ep8 --device @D --json", "\"unverified\":[\"h20-96g: "},
       {"plan trace deepseek-v4-flash --layout tp8+ep8 --device @D", "\"unverified\":[\"h20-96g: "},
       {"plan search @S --devices 2 --device @D --prompt 64 --gen 8 --max-batch 2", "nobody verified"},
-      {"plan search @S --devices 2 --device @D --prompt 64 --gen 8 --max-batch 2 --json", "\"unverified\":[\"h20-96g: "},
+      {"plan search @S --devices 2 --device @D --prompt 64 --gen 8 --max-batch 2 --json",
+       "\"unverified\":[\"h20-96g: "},
   };
   for (const auto& output : outputs) {
     for (const bool verified : {false, true}) {
@@ -210,7 +269,8 @@ TEST_F(PlanCommands, UnverifiedFiguresAreMarkedEverywhere) {
       for (size_t at; (at = args.find("@D")) != std::string::npos;) args.replace(at, 2, device);
       const Output found = weft(args);
       EXPECT_EQ(found.code, 0) << args << "\n" << found.err;
-      EXPECT_EQ(found.out.find(output.mark) != std::string::npos, !verified) << args << "\n" << found.out.substr(0, 4000);
+      EXPECT_EQ(found.out.find(output.mark) != std::string::npos, !verified) << args << "\n"
+                                                                             << found.out.substr(0, 4000);
     }
   }
 }

@@ -20,13 +20,15 @@ struct Output {
 class SearchCommand : public ::testing::Test {
  protected:
   Output shell(const std::string& command) const {
-    const std::string line = fmt::format("{} </dev/null >{}/stdout 2>{}/stderr", command, dir_.path().string(), dir_.path().string());
+    const std::string line =
+        fmt::format("{} </dev/null >{}/stdout 2>{}/stderr", command, dir_.path().string(), dir_.path().string());
     const int status = std::system(line.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read("stdout"), read("stderr")};
   }
   // @S: the sample model, @T: a folder for files.
   Output weft(std::string args) const {
-    const std::pair<std::string, std::string> names[] = {{"@T", dir_.path().string()}, {"@S", WEFT_SOURCE_DIR "/testdata/sample/austen-v4"}};
+    const std::pair<std::string, std::string> names[] = {{"@T", dir_.path().string()},
+                                                         {"@S", WEFT_SOURCE_DIR "/testdata/sample/austen-v4"}};
     for (const auto& [name, value] : names) {
       for (size_t at; (at = args.find(name)) != std::string::npos;) args.replace(at, name.size(), value);
     }
@@ -46,7 +48,8 @@ TEST_F(SearchCommand, FindsAWinnerWhoseCommandIsAPlan) {
   const Output text = weft(kSmall);
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_EQ(text.err, "");
-  for (const char* part : {"winner: ", "weft plan ", "weft runs on CPUs, not on h20-96g: this is a plan alone", "Pareto front", "why others lost", "tok/s/device"}) {
+  for (const char* part : {"winner: ", "weft plan ", "weft runs on CPUs, not on h20-96g: this is a plan alone",
+                           "Pareto front", "why others lost", "tok/s/device"}) {
     EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
   }
   const Output json = weft(fmt::format("{} --json", kSmall));
@@ -65,7 +68,8 @@ TEST_F(SearchCommand, FindsAWinnerWhoseCommandIsAPlan) {
   const auto plan = parse_json(planned.out, "stdout");
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_EQ((*plan)["needed_bytes"], instance["needed_bytes"]);
-  EXPECT_EQ((*plan)["service"][instance["phase"] == "both" ? "tpot_loaded_s" : "tpot_s"], instance["tpot_s"]) << command;
+  EXPECT_EQ((*plan)["service"][instance["phase"] == "both" ? "tpot_loaded_s" : "tpot_s"], instance["tpot_s"])
+      << command;
   EXPECT_EQ((*plan)["service"]["requests_per_s"], instance["requests_per_s"]) << command;
 }
 
@@ -87,12 +91,15 @@ TEST_F(SearchCommand, BadInputHasOneMessageAndCode2) {
       {"plan search @S --device h20-96g --devices 0", "--devices: expected a whole number from 1 to 65536, found '0'"},
       {"plan search @S --device h20-96g --devices 8,,16", "--devices: "},
       {"plan search @S --device h20-96g --devices 8,8", "--devices: 8 is there twice"},
-      {"plan search @S --device h20-96g --devices 2 --ttft 2", "--ttft: expected a time above 0 with its unit (s, ms, us, min), e.g. 2s or 50ms; found '2'"},
-      {"plan search @S --device h20-96g --devices 2 --tpot 0ms", "--tpot: expected a time above 0 with its unit (s, ms, us, min), e.g. 2s or 50ms; found '0ms'"},
+      {"plan search @S --device h20-96g --devices 2 --ttft 2",
+       "--ttft: expected a time above 0 with its unit (s, ms, us, min), e.g. 2s or 50ms; found '2'"},
+      {"plan search @S --device h20-96g --devices 2 --tpot 0ms",
+       "--tpot: expected a time above 0 with its unit (s, ms, us, min), e.g. 2s or 50ms; found '0ms'"},
       {"plan search @S --device h20-96g --devices 2 --tpot -5ms", "--tpot: expected a time above 0"},
       {"plan search @S --device h20-96g --devices 2 --tpot 1e999s", "--tpot: expected a time above 0"},
-      {"plan search @S --device h20-96g --devices 2 --objective speed", "--objective: expected one of throughput, cost, latency; found 'speed'"},
-      {"plan search @S --device h20-96g --devices 2 --batch 4", "--batch"},    // the search chooses it
+      {"plan search @S --device h20-96g --devices 2 --objective speed",
+       "--objective: expected one of throughput, cost, latency; found 'speed'"},
+      {"plan search @S --device h20-96g --devices 2 --batch 4", "--batch"},  // the search chooses it
       {"plan search @S --device h20-96g --devices 2 --layout tp2", "--layout"},
       {"plan search @S --device h20-96g --devices 2 --prompt 0", "--prompt: expected a whole number from 1"},
       {"plan search @S --device h20-96g --devices 2 --chunks 0", "--chunks: expected a whole number from 1"},
@@ -111,11 +118,13 @@ TEST_F(SearchCommand, BadInputHasOneMessageAndCode2) {
 TEST_F(SearchCommand, ReportsAreDrawn) {
   const Output searched = weft(fmt::format("{} --html @T/search.html", kSmall));
   ASSERT_EQ(searched.code, 0) << searched.err;
-  const Output planned = weft("plan @S --layout tp2 --device h20-96g --prompt 64 --gen 8 --batch 2 --html @T/plan.html");
+  const Output planned =
+      weft("plan @S --layout tp2 --device h20-96g --prompt 64 --gen 8 --batch 2 --html @T/plan.html");
   ASSERT_EQ(planned.code, 0) << planned.err;
   for (const char* page : {"search.html", "plan.html"}) {
     EXPECT_GT(read(page).size(), 20'000u) << page;
-    const Output seen = shell(fmt::format("HEIGHT=1500 '{}/tools/check_report.sh' '{}/{}'", WEFT_SOURCE_DIR, dir_.path().string(), page));
+    const Output seen = shell(
+        fmt::format("HEIGHT=1500 '{}/tools/check_report.sh' '{}/{}'", WEFT_SOURCE_DIR, dir_.path().string(), page));
     if (seen.code == 77) GTEST_SKIP() << "no chromium";
     EXPECT_EQ(seen.code, 0) << page << "\n" << seen.out << seen.err;
   }

@@ -30,7 +30,8 @@ class PlanCommand : public Command {
     app.require_subcommand(0, 1);
     search_ = plan_search_.declare(app);
 
-    diff_ = app.add_subcommand("diff", "two layouts side by side: weft plan diff MODEL LAYOUT[@ENGINE] LAYOUT[@ENGINE] --device D");
+    diff_ = app.add_subcommand(
+        "diff", "two layouts side by side: weft plan diff MODEL LAYOUT[@ENGINE] LAYOUT[@ENGINE] --device D");
     declare_shared(*diff_, true);
     declare_memory(*diff_);
     diff_->add_option("A", a_, "layout, or layout@engine")->required();
@@ -40,7 +41,9 @@ class PlanCommand : public Command {
     declare_shared(*trace_, true);
     declare_layout(*trace_);
     trace_->add_option("--out", out_, "file; default: stdout")->check(some_text());
-    trace_->add_option("--ranks", trace_ranks_, "ranks that are written out")->check(whole_number(1, 4096))->capture_default_str();
+    trace_->add_option("--ranks", trace_ranks_, "ranks that are written out")
+        ->check(whole_number(1, 4096))
+        ->capture_default_str();
   }
 
   Status run(Console& console) override {
@@ -58,7 +61,8 @@ class PlanCommand : public Command {
     options.timeline = !html_.empty();
     WEFT_ASSIGN_OR_RETURN(const Plan plan, make_plan(request, options));
     if (!html_.empty()) {
-      const std::string title = fmt::format("weft plan: {}, {} on {}", request.model_name, to_string(request.layout), request.device->name);
+      const std::string title =
+          fmt::format("weft plan: {}, {} on {}", request.model_name, to_string(request.layout), request.device->name);
       WEFT_RETURN_IF_ERROR(write_report_html(html_, {title, &plan, nullptr}));
       console.note(fmt::format("{}: the report", html_));
     }
@@ -72,18 +76,25 @@ class PlanCommand : public Command {
 
  private:
   void declare_shared(CLI::App& app, bool required) {
-    CLI::Option* model = app.add_option("MODEL", args_.model.model_dir, "model folder (config.json is enough), config file, or name of a shipped config");
+    CLI::Option* model =
+        app.add_option("MODEL", args_.model.model_dir,
+                       "model folder (config.json is enough), config file, or name of a shipped config");
     if (required) model->required();
-    app.add_flag("--allow-unknown-config", args_.model.allow_unknown_config, "config keys that weft does not know are no error");
+    app.add_flag("--allow-unknown-config", args_.model.allow_unknown_config,
+                 "config keys that weft does not know are no error");
     add_numeric_options(app, args_.model);
     add_plan_workload_options(app, args_);
     add_plan_device_options(app, args_);
   }
   void declare_layout(CLI::App& app) {
-    app.add_option("--layout", args_.layout, "how the model is split over ranks (docs/layouts.md)")->capture_default_str();
-    app.add_option("--devices", args_.devices, "number of devices; default: what the layout says")->check(whole_number(1));
+    app.add_option("--layout", args_.layout, "how the model is split over ranks (docs/layouts.md)")
+        ->capture_default_str();
+    app.add_option("--devices", args_.devices, "number of devices; default: what the layout says")
+        ->check(whole_number(1));
   }
-  void declare_memory(CLI::App& app) { app.add_flag("--memory", memory_only_, "memory alone: the device profile needs no speeds"); }
+  void declare_memory(CLI::App& app) {
+    app.add_flag("--memory", memory_only_, "memory alone: the device profile needs no speeds");
+  }
 
   Status run_trace(const PlanRequest& request, Console& console) const {
     WEFT_ASSIGN_OR_RETURN(const Plan plan, make_plan(request, {.timeline = true}));
@@ -94,7 +105,9 @@ class PlanCommand : public Command {
     }
     WEFT_RETURN_IF_ERROR(write_file(out_, text));
     console.note(fmt::format("{}: open it in ui.perfetto.dev", out_));
-    if (console.json) console.print_json({{"file", out_}, {"ranks", std::min(trace_ranks_, plan.ranks)}, {"unverified", plan.unverified}});
+    if (console.json)
+      console.print_json(
+          {{"file", out_}, {"ranks", std::min(trace_ranks_, plan.ranks)}, {"unverified", plan.unverified}});
     return {};
   }
 
@@ -138,7 +151,8 @@ class PlanCommand : public Command {
       console.print(validation_text(lines));
     }
     const auto bad = std::count_if(lines.begin(), lines.end(), [](const ValidationLine& line) { return !line.ok(); });
-    return bad == 0 ? Status() : check_failed(fmt::format("{} of {} figures are off by more than they may be", bad, lines.size()));
+    return bad == 0 ? Status()
+                    : check_failed(fmt::format("{} of {} figures are off by more than they may be", bad, lines.size()));
   }
 
   PlanArgs args_;
@@ -153,15 +167,17 @@ class PlanCommand : public Command {
 }  // namespace
 
 CommandEntry plan_command() {
-  return make_command<PlanCommand>("plan", "plans a model on devices: memory, traffic, times",
-                                   "  weft plan deepseek-v4-pro --layout tp8+ep8 --device h200-sxm --batch 16\n"
-                                   "  weft plan deepseek-v4-flash --layout pcp8+ep8 --device h100-sxm --prompt 65536 --phase prefill --json\n"
-                                   "  weft plan MODEL_DIR --layout tp2 --device this-machine.json --local-ranks 2 --mtp 1 --acceptance 0.8\n"
-                                   "  weft plan diff deepseek-v4-pro tp8+ep8 dp8+ep8 --device h200-sxm\n"
-                                   "  weft plan diff glm-5.1-w8a8 dp2tp16+ep32@tensorcast dp2tp16+sp+ep32@tensorcast --device ascend-910c-752t --memory\n"
-                                   "  weft plan trace deepseek-v4-pro --layout tp8+ep8 --device h200-sxm --out trace.json\n"
-                                   "  weft plan search deepseek-v4-flash --device h20-96g --devices 8,16 --ttft 2s --tpot 50ms\n"
-                                   "  weft plan --validate\n");
+  return make_command<PlanCommand>(
+      "plan", "plans a model on devices: memory, traffic, times",
+      "  weft plan deepseek-v4-pro --layout tp8+ep8 --device h200-sxm --batch 16\n"
+      "  weft plan deepseek-v4-flash --layout pcp8+ep8 --device h100-sxm --prompt 65536 --phase prefill --json\n"
+      "  weft plan MODEL_DIR --layout tp2 --device this-machine.json --local-ranks 2 --mtp 1 --acceptance 0.8\n"
+      "  weft plan diff deepseek-v4-pro tp8+ep8 dp8+ep8 --device h200-sxm\n"
+      "  weft plan diff glm-5.1-w8a8 dp2tp16+ep32@tensorcast dp2tp16+sp+ep32@tensorcast --device ascend-910c-752t "
+      "--memory\n"
+      "  weft plan trace deepseek-v4-pro --layout tp8+ep8 --device h200-sxm --out trace.json\n"
+      "  weft plan search deepseek-v4-flash --device h20-96g --devices 8,16 --ttft 2s --tpot 50ms\n"
+      "  weft plan --validate\n");
 }
 
 }  // namespace weft

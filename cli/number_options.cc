@@ -36,7 +36,8 @@ std::string check_real(std::string& text, const NumberRange& range) {
 
 // Items separated by commas. check: the error, or empty; it spells the item anew.
 template <class T, class Check>
-CLI::Option* add_list(CLI::App& app, const std::string& name, std::vector<T>& values, const std::string& what, Check check) {
+CLI::Option* add_list(CLI::App& app, const std::string& name, std::vector<T>& values, const std::string& what,
+                      Check check) {
   const auto take = [&values, name, check](const std::string& text) {
     std::vector<T> found;
     size_t begin = 0, end = 0;
@@ -75,15 +76,18 @@ CLI::Validator number_in(const NumberRange& range) {
 
 CLI::Option* add_number_list(CLI::App& app, const std::string& name, std::vector<int64_t>& values, uint64_t min,
                              const std::string& what, uint64_t max) {
-  return add_list<int64_t>(app, name, values, what, [min, max](std::string& item) { return check_whole(item, min, max); });
+  return add_list<int64_t>(app, name, values, what,
+                           [min, max](std::string& item) { return check_whole(item, min, max); });
 }
 
-CLI::Option* add_real_list(CLI::App& app, const std::string& name, std::vector<double>& values, const NumberRange& range, const std::string& what) {
+CLI::Option* add_real_list(CLI::App& app, const std::string& name, std::vector<double>& values,
+                           const NumberRange& range, const std::string& what) {
   return add_list<double>(app, name, values, what, [range](std::string& item) { return check_real(item, range); });
 }
 
 CLI::Validator some_text() {
-  return CLI::Validator([](std::string& text) { return std::string(text.empty() ? "expected some text, found ''" : ""); }, "TEXT");
+  return CLI::Validator(
+      [](std::string& text) { return std::string(text.empty() ? "expected some text, found ''" : ""); }, "TEXT");
 }
 
 CLI::Validator one_of(std::vector<std::string> words) {

@@ -30,7 +30,8 @@ CLI::Validator number_in(const NumberRange& range);
 CLI::Option* add_number_list(CLI::App& app, const std::string& name, std::vector<int64_t>& values, uint64_t min,
                              const std::string& what, uint64_t max = kMaxCount);
 
-CLI::Option* add_real_list(CLI::App& app, const std::string& name, std::vector<double>& values, const NumberRange& range, const std::string& what);
+CLI::Option* add_real_list(CLI::App& app, const std::string& name, std::vector<double>& values,
+                           const NumberRange& range, const std::string& what);
 
 // A name or path: not "".
 CLI::Validator some_text();

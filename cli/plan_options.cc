@@ -33,7 +33,8 @@ Result<Routing> routing_of(const std::string& text) {
     if (alpha) routing.alpha = *alpha;
     if (alpha) return routing;
   }
-  return invalid_argument(fmt::format("--routing: expected uniform, worst, zipf or zipf:EXPONENT (0 to 8), found '{}'", text));
+  return invalid_argument(
+      fmt::format("--routing: expected uniform, worst, zipf or zipf:EXPONENT (0 to 8), found '{}'", text));
 }
 
 }  // namespace
@@ -54,25 +55,46 @@ void add_plan_workload_options(CLI::App& app, PlanArgs& args) {
   count("--gen", args.gen, 1, "tokens of every answer");
   count("--batch", args.batch, 1, "requests at a time, over all data-parallel groups");
   count("--cached", args.cached, 0, "tokens of every prompt that the caches hold already");
-  app.add_option("--chunk", args.chunk, "most rows of a prefill step; default: 512 on CPUs, 8192 on accelerators")->check(whole_number(1))->group(group);
+  app.add_option("--chunk", args.chunk, "most rows of a prefill step; default: 512 on CPUs, 8192 on accelerators")
+      ->check(whole_number(1))
+      ->group(group);
   app.add_option("--phase", args.phase, "an instance that does both, or prefill or decode alone")
       ->check(one_of({"both", "prefill", "decode"}))
       ->capture_default_str()
       ->group(group);
   count("--mtp", args.drafts, 0, "draft tokens per request and step");
-  add_real_list(app, "--acceptance", args.acceptance, {0, 1},
-                "conditional acceptance of drafts by depth, separated by commas; the last one holds further on; default: 0.7")
+  add_real_list(
+      app, "--acceptance", args.acceptance, {0, 1},
+      "conditional acceptance of drafts by depth, separated by commas; the last one holds further on; default: 0.7")
       ->group(group);
-  app.add_option("--routing", args.routing, "how rows pick experts: uniform, zipf, zipf:EXPONENT, worst")->capture_default_str()->group(group);
+  app.add_option("--dp-imbalance", args.dp_imbalance, "work of the data-parallel group that has most, over the mean")
+      ->check(number_in({1, 1e6}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--routing", args.routing, "how rows pick experts: uniform, zipf, zipf:EXPONENT, worst")
+      ->capture_default_str()
+      ->group(group);
 }
 
 void add_plan_device_options(CLI::App& app, PlanArgs& args) {
   const char* group = "Devices";
-  app.add_option("--device", args.device, "device profile: a shipped name, or a file (weft calibrate makes one of this machine)")->check(some_text())->group(group);
-  app.add_option("--engine", args.engine, "engine profile: weft, or what another engine does differently")->check(some_text())->capture_default_str()->group(group);
-  app.add_option("--reserve", args.reserve_gib, "GiB of every device that are left alone")->check(number_in({0, 1e6}))->group(group);
-  app.add_option("--local-ranks", args.local_ranks, "CPUs: ranks that share one device")->check(whole_number(1, 65536))->capture_default_str()->group(group);
-  app.add_option("--threads", args.threads, "CPUs: threads of one rank; default: the cores, shared by the ranks of a device")
+  app.add_option("--device", args.device,
+                 "device profile: a shipped name, or a file (weft calibrate makes one of this machine)")
+      ->check(some_text())
+      ->group(group);
+  app.add_option("--engine", args.engine, "engine profile: weft, or what another engine does differently")
+      ->check(some_text())
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--reserve", args.reserve_gib, "GiB of every device that are left alone")
+      ->check(number_in({0, 1e6}))
+      ->group(group);
+  app.add_option("--local-ranks", args.local_ranks, "CPUs: ranks that share one device")
+      ->check(whole_number(1, 65536))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--threads", args.threads,
+                 "CPUs: threads of one rank; default: the cores, shared by the ranks of a device")
       ->check(whole_number(1, kMaxThreads))
       ->group(group);
   app.add_flag("--eager", args.eager, "kernels are issued one by one, not as a captured graph")->group(group);
@@ -80,10 +102,12 @@ void add_plan_device_options(CLI::App& app, PlanArgs& args) {
 
 Result<PlanRequest> plan_request(const PlanArgs& args, Console& console) {
   if (args.model.model_dir.empty()) {
-    return invalid_argument(fmt::format("MODEL is missing: a model folder, a config file, or a shipped config ({})", fmt::join(shipped_configs(), ", ")));
+    return invalid_argument(fmt::format("MODEL is missing: a model folder, a config file, or a shipped config ({})",
+                                        fmt::join(shipped_configs(), ", ")));
   }
   if (args.device.empty()) {
-    return invalid_argument(fmt::format("--device is missing: a profile file, or one of {}", fmt::join(device_profile_names(device_folders()), ", ")));
+    return invalid_argument(fmt::format("--device is missing: a profile file, or one of {}",
+                                        fmt::join(device_profile_names(device_folders()), ", ")));
   }
   PlanRequest request;
   WEFT_ASSIGN_OR_RETURN(DeviceProfile device, load_device_profile(args.device, device_folders()));
@@ -97,10 +121,13 @@ Result<PlanRequest> plan_request(const PlanArgs& args, Console& console) {
   request.device = std::make_shared<const DeviceProfile>(std::move(device));
   request.engine = std::make_shared<const EngineProfile>(std::move(engine));
   request.mode = args.model.mode(*loaded.model);
-  request.phase = args.phase == "prefill" ? PlanPhase::kPrefill : args.phase == "decode" ? PlanPhase::kDecode : PlanPhase::kBoth;
+  request.phase = args.phase == "prefill"  ? PlanPhase::kPrefill
+                  : args.phase == "decode" ? PlanPhase::kDecode
+                                           : PlanPhase::kBoth;
   request.prompt = args.prompt;
   request.gen = args.gen;
   request.batch = args.batch;
+  request.dp_imbalance = args.dp_imbalance;
   request.cached = args.cached;
   request.chunk = args.chunk;
   request.drafts = args.drafts;
@@ -120,10 +147,12 @@ Result<Layout> plan_layout(const std::string& text, int64_t devices, int local_r
   if (devices > 0) ranks = devices * local_ranks;
   const Result<Layout> layout = parse_layout(text, ranks);
   if (!layout.ok()) {
-    return Status(layout.status().code(), fmt::format("--layout{}: {}", ranks ? " with --devices" : "", layout.status().message()));
+    return Status(layout.status().code(),
+                  fmt::format("--layout{}: {}", ranks ? " with --devices" : "", layout.status().message()));
   }
   if (ranks && layout->mesh.world() != *ranks) {
-    return invalid_argument(fmt::format("--devices {}: layout {} has {} ranks", devices, to_string(*layout), layout->mesh.world()));
+    return invalid_argument(
+        fmt::format("--devices {}: layout {} has {} ranks", devices, to_string(*layout), layout->mesh.world()));
   }
   return layout;
 }

@@ -16,19 +16,21 @@ std::vector<std::filesystem::path> device_folders();
 std::vector<std::filesystem::path> engine_folders();
 
 struct PlanArgs {
-  ModelArgs model;                // MODEL, --dtype, --act-quant, --allow-unknown-config
+  ModelArgs model;  // MODEL, --dtype, --act-quant, --allow-unknown-config
   std::string layout = "tp1", device, engine = "weft", phase = "both", routing = "uniform";
   std::vector<double> acceptance;
-  int64_t devices = 0;            // 0: what the layout says
+  int64_t devices = 0;  // 0: what the layout says
   int64_t prompt = 8192, gen = 512, batch = 16, cached = 0, chunk = 0, drafts = 0;
-  double reserve_gib = 0;
+  double reserve_gib = 0, dp_imbalance = 1;
   int local_ranks = 1;
-  int threads = 0;                // 0: the cores, shared by the ranks of a device
+  int threads = 0;  // 0: the cores, shared by the ranks of a device
   bool eager = false;
 };
 
-void add_plan_workload_options(CLI::App& app, PlanArgs& args);  // --prompt, --gen, --batch, ... without layout and devices
-void add_plan_device_options(CLI::App& app, PlanArgs& args);    // --device, --engine, --local-ranks, --threads, --eager, --reserve
+void add_plan_workload_options(CLI::App& app,
+                               PlanArgs& args);  // --prompt, --gen, --batch, ... without layout and devices
+void add_plan_device_options(CLI::App& app,
+                             PlanArgs& args);  // --device, --engine, --local-ranks, --threads, --eager, --reserve
 
 // A request without its layout: the model is opened, the profiles are read. MODEL and --device must be given.
 Result<PlanRequest> plan_request(const PlanArgs& args, Console& console);

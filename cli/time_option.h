@@ -8,6 +8,7 @@
 namespace weft {
 
 // Seconds above 0; `value` stays empty where the option is not given.
-CLI::Option* add_time_option(CLI::App& app, const std::string& name, std::optional<double>& value, const std::string& what);
+CLI::Option* add_time_option(CLI::App& app, const std::string& name, std::optional<double>& value,
+                             const std::string& what);
 
 }  // namespace weft

@@ -31,7 +31,8 @@ DeviceProfile bare_profile(const MachineLimits& limits, const CalibrationOptions
   const double best = limits.best_read_bytes_per_s();
   profile.memory_bytes_per_s = measured(best);
   profile.cache_bytes = {static_cast<double>(limits.last_level_cache_bytes), true, "what the operating system reports"};
-  profile.cache_bytes_per_s = {kCacheOverMemory * best, true, "four times the memory's; the efficiencies were measured against it"};
+  profile.cache_bytes_per_s = {kCacheOverMemory * best, true,
+                               "four times the memory's; the efficiencies were measured against it"};
   profile.matrix_flops_per_s[DType::kF32] = measured(limits.f32_flops_per_s);
   if (options.isa == Isa::kAvx512Bf16 && limits.bf16_dot_flops_per_s > 0) {
     profile.matrix_flops_per_s[DType::kBF16] = measured(limits.bf16_dot_flops_per_s);
@@ -39,7 +40,8 @@ DeviceProfile bare_profile(const MachineLimits& limits, const CalibrationOptions
   if (options.isa >= Isa::kAvx512Vbmi && limits.int8_dot_ops_per_s > 0) {
     profile.matrix_flops_per_s[DType::kI8] = measured(limits.int8_dot_ops_per_s);
   }
-  profile.vector_flops_per_s[DType::kF32] = measured(limits.f32_flops_per_s / 2);  // most operations are no multiply-adds
+  profile.vector_flops_per_s[DType::kF32] =
+      measured(limits.f32_flops_per_s / 2);  // most operations are no multiply-adds
   const Figure nothing = {0, true, "part of the measured times of the ops"};
   profile.launch_eager = profile.launch_graph = {nothing, nothing, nothing};
   for (const char* kind : {"matrix", "vector", "memory"}) {
@@ -65,7 +67,8 @@ std::vector<Placing> placings(int cores, int max_ranks) {
 
 class Calibration {
  public:
-  Calibration(const CalibrationOptions& options, const CalibrationProgress& progress) : options_(options), progress_(progress) {}
+  Calibration(const CalibrationOptions& options, const CalibrationProgress& progress)
+      : options_(options), progress_(progress) {}
 
   Result<DeviceProfile> run() {
     const int cores = static_cast<int>(usable_cores().size());
@@ -76,7 +79,8 @@ class Calibration {
     profile_ = bare_profile(limits, options_, cores);
     for (int ranks = 1; ranks <= cores; ++ranks) {
       for (int threads = 1; ranks * threads <= cores; ++threads) {
-        profile_.shared_bandwidth.push_back({ranks, threads, limits.read_bytes_per_s[static_cast<size_t>(ranks * threads - 1)] / ranks});
+        profile_.shared_bandwidth.push_back(
+            {ranks, threads, limits.read_bytes_per_s[static_cast<size_t>(ranks * threads - 1)] / ranks});
       }
     }
     WEFT_ASSIGN_OR_RETURN(const CostModel bare, CostModel::create(profile_));
@@ -88,12 +92,14 @@ class Calibration {
     for (int pass = 0; pass < kPasses; ++pass) {
       for (size_t p = 0; p < all.size(); ++p) {
         WEFT_ASSIGN_OR_RETURN(const auto ops, OpBench::make(all[p].ranks, all[p].threads, options_.isa));
-        for (size_t t = 0; t < tables.size(); ++t) WEFT_RETURN_IF_ERROR(measure(tables[t], *ops, seconds[p * tables.size() + t]));
+        for (size_t t = 0; t < tables.size(); ++t)
+          WEFT_RETURN_IF_ERROR(measure(tables[t], *ops, seconds[p * tables.size() + t]));
         if (pass == 0) WEFT_RETURN_IF_ERROR(among_others(*ops, tables));
       }
     }
     for (size_t p = 0; p < all.size(); ++p) {
-      for (size_t t = 0; t < tables.size(); ++t) WEFT_RETURN_IF_ERROR(add_table(tables[t], all[p], seconds[p * tables.size() + t], bare));
+      for (size_t t = 0; t < tables.size(); ++t)
+        WEFT_RETURN_IF_ERROR(add_table(tables[t], all[p], seconds[p * tables.size() + t], bare));
     }
     class_tables();
     WEFT_RETURN_IF_ERROR(collectives(all));
@@ -116,7 +122,8 @@ class Calibration {
     return {};
   }
 
-  Status add_table(const CalibrationTable& table, const Placing& placing, const std::vector<double>& seconds, const CostModel& bare) {
+  Status add_table(const CalibrationTable& table, const Placing& placing, const std::vector<double>& seconds,
+                   const CostModel& bare) {
     EfficiencyTable result;
     result.op = table.op;
     result.ranks = placing.ranks;
@@ -126,7 +133,8 @@ class Calibration {
     result.provenance = measured(0);
     std::vector<ShapePoint> points;
     for (const OpCase& test : table.cases) {
-      WEFT_ASSIGN_OR_RETURN(const ValueTypes out, std::visit([&](const auto& op) { return op.infer(test.in); }, test.op));
+      WEFT_ASSIGN_OR_RETURN(const ValueTypes out,
+                            std::visit([&](const auto& op) { return op.infer(test.in); }, test.op));
       StepBatch batch;
       batch.segments = test.segments;
       CostEnv env;
@@ -149,7 +157,8 @@ class Calibration {
     size_t stride = points.size();
     for (size_t a = 0; a < table.axes.size(); ++a) {
       stride /= table.extents[a];
-      const auto feature = static_cast<size_t>(std::find(kTableAxes.begin(), kTableAxes.end(), table.axes[a]) - kTableAxes.begin());
+      const auto feature =
+          static_cast<size_t>(std::find(kTableAxes.begin(), kTableAxes.end(), table.axes[a]) - kTableAxes.begin());
       EfficiencyTable::Axis axis{table.axes[a], {}};
       for (size_t i = 0; i < table.extents[a]; ++i) axis.values.push_back(points[i * stride][feature]);
       result.axes.push_back(std::move(axis));
@@ -175,7 +184,8 @@ class Calibration {
     WEFT_ASSIGN_OR_RETURN(const double together, ops.measure_in_turn(smallest, true, 10 * options_.seconds_per_point));
     const double launch = std::max(0.0, (together - alone) / static_cast<double>(smallest.size()));
     launches_.push_back(launch);
-    const Figure figure = {*std::max_element(launches_.begin(), launches_.end()), true, "weft calibrate: small ops in turn, against each by itself"};
+    const Figure figure = {*std::max_element(launches_.begin(), launches_.end()), true,
+                           "weft calibrate: small ops in turn, against each by itself"};
     profile_.launch_eager = profile_.launch_graph = {figure, figure, figure};
     return {};
   }

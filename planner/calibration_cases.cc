@@ -14,7 +14,8 @@ ValueType fixed(DType dtype, Shape shape) { return {{dtype, shape}}; }
 
 // Linear layers: y [rows, columns] from `depth` inputs, whose sums are made of `blocks`.
 OpCase linear(int64_t rows, int64_t columns, int64_t depth, int64_t blocks, DType weight, ActQuant quant) {
-  OpCase c{.op = Linear{.dtype = kBF16, .act_quant = quant, .k_blocks = blocks}, .in = {rows_of(kBF16, {rows, depth}), fixed(weight, {columns, depth})}};
+  OpCase c{.op = Linear{.dtype = kBF16, .act_quant = quant, .k_blocks = blocks},
+           .in = {rows_of(kBF16, {rows, depth}), fixed(weight, {columns, depth})}};
   c.stored = {0, 1, 0};
   if (weight == DType::kF8E4M3) {
     constexpr int64_t kBlock = 128;
@@ -30,8 +31,10 @@ OpCase linear(int64_t rows, int64_t columns, int64_t depth, int64_t blocks, DTyp
 
 CalibrationTable linear_table(DType weight, ActQuant quant, bool cached) {
   CalibrationTable table{"linear", {"rows", "columns", "depth"}, {}, {}, cached};
-  const std::vector<int64_t> rows = {1, 4, 16, 64, cached ? 512 : 256}, columns = cached ? std::vector<int64_t>{128, 1024} : std::vector<int64_t>{128, 1024, 8192},
-                             depths = cached ? std::vector<int64_t>{8, 16, 32, 128, 256, 512} : std::vector<int64_t>{16, 64, 128, 1024, 4096};
+  const std::vector<int64_t> rows = {1, 4, 16, 64, cached ? 512 : 256},
+                             columns = cached ? std::vector<int64_t>{128, 1024} : std::vector<int64_t>{128, 1024, 8192},
+                             depths = cached ? std::vector<int64_t>{8, 16, 32, 128, 256, 512}
+                                             : std::vector<int64_t>{16, 64, 128, 1024, 4096};
   table.extents = {rows.size(), columns.size(), depths.size()};
   constexpr int64_t kBlocks = 16, kShallow = 64;  // so shallow are only the blocks of a sum
   for (const int64_t m : rows) {
@@ -56,15 +59,20 @@ constexpr ExpertFormat kFp8Experts{DType::kF8E4M3, kF32, ActQuant::kFp8Block128A
 constexpr ExpertFormat kInt8Experts{DType::kI8, kF32, ActQuant::kInt8PerRow, 1, int64_t{1} << 20};  // whole rows
 
 // Every expert gets exactly `rows_each` rows: token t picks set t mod (experts / top_k).
-OpCase experts(const ExpertFormat& format, int64_t rows_each, int64_t num_experts, int64_t top_k, int64_t inner, int64_t hidden) {
+OpCase experts(const ExpertFormat& format, int64_t rows_each, int64_t num_experts, int64_t top_k, int64_t inner,
+               int64_t hidden) {
   const int64_t sets = num_experts / top_k, rows = sets * rows_each;
   const auto weight = [&](int64_t n, int64_t k) { return fixed(format.weight, {num_experts, n, k}); };
   const auto scale = [&](int64_t n, int64_t k) {
     return fixed(format.scale, {num_experts, ceil_div(n, format.scale_rows), ceil_div(k, format.scale_cols)});
   };
-  OpCase c{.op = Experts{.act_quant = format.act_quant, .swiglu_limit = 10, .scale_rows = format.scale_rows, .scale_cols = format.scale_cols},
-           .in = {rows_of(kBF16, {rows, hidden}), rows_of(DType::kI32, {rows, top_k}), rows_of(kF32, {rows, top_k}), weight(inner, hidden),
-                  weight(inner, hidden), weight(hidden, inner), scale(inner, hidden), scale(inner, hidden), scale(hidden, inner)}};
+  OpCase c{.op = Experts{.act_quant = format.act_quant,
+                         .swiglu_limit = 10,
+                         .scale_rows = format.scale_rows,
+                         .scale_cols = format.scale_cols},
+           .in = {rows_of(kBF16, {rows, hidden}), rows_of(DType::kI32, {rows, top_k}), rows_of(kF32, {rows, top_k}),
+                  weight(inner, hidden), weight(inner, hidden), weight(hidden, inner), scale(inner, hidden),
+                  scale(inner, hidden), scale(hidden, inner)}};
   c.stored = {0, 0, 0, 1, 1, 1, 0, 0, 0};
   for (int64_t t = 0; t < rows; ++t) {
     for (int64_t j = 0; j < top_k; ++j) c.integers[1].push_back(static_cast<int32_t>(t % sets * top_k + j));
@@ -98,7 +106,8 @@ CalibrationTable attention_table() {
   for (const int64_t rows : {1, 8, 128}) {
     for (const int64_t columns : {32, 128, 640, 2112}) {
       for (const auto& [heads, dim] : {std::pair<int64_t, int64_t>{4, 128}, {64, 512}}) {
-        const int64_t window = std::min<int64_t>(columns / 2, 64), entries = columns - window, context = entries * kRatio, pages = (entries + kPageEntries - 1) / kPageEntries;
+        const int64_t window = std::min<int64_t>(columns / 2, 64), entries = columns - window,
+                      context = entries * kRatio, pages = (entries + kPageEntries - 1) / kPageEntries;
         OpCase c{.op = SparseAttention{.window = window, .ratio = kRatio, .scale = 0.05, .max_context = context},
                  .in = {rows_of(kBF16, {rows, heads, dim}), rows_of(kBF16, {rows, dim}), fixed(kF32, {heads}),
                         fixed(kBF16, {1, window, dim}), fixed(kBF16, {pages, kPageEntries, dim})}};
@@ -115,14 +124,17 @@ CalibrationTable index_table(std::optional<QuantFormat> rounding) {
   CalibrationTable table{"index_topk", {"rows", "columns", "count"}, {3, 3, 2}, {}, false};
   constexpr int64_t kRatio = 4, kDim = 128;
   std::optional<Quantise> quantise;
-  if (rounding.has_value()) quantise = Quantise{.format = *rounding, .end = kDim, .block = *rounding == QuantFormat::kFp4 ? 32 : kDim};
+  if (rounding.has_value())
+    quantise = Quantise{.format = *rounding, .end = kDim, .block = *rounding == QuantFormat::kFp4 ? 32 : kDim};
   for (const int64_t rows : {1, 8, 64}) {
     for (const int64_t entries : {1024, 8192, 32768}) {
       for (const auto& [heads, top_k] : {std::pair<int64_t, int64_t>{4, 16}, {64, 512}}) {
         const int64_t context = entries * kRatio;
         IndexTopK op{.ratio = kRatio, .top_k = top_k, .weight_scale = 0.1, .max_context = context};
         if (rounding.has_value()) op.rounded_to = dtype_of(*rounding);
-        OpCase c{.op = op, .in = {rows_of(kBF16, {rows, heads, kDim}), rows_of(kBF16, {rows, heads}), fixed(kBF16, {entries / kPageEntries, kPageEntries, kDim})}};
+        OpCase c{.op = op,
+                 .in = {rows_of(kBF16, {rows, heads, kDim}), rows_of(kBF16, {rows, heads}),
+                        fixed(kBF16, {entries / kPageEntries, kPageEntries, kDim})}};
         c.normal = {{0, quantise}, {2, quantise}};
         last_rows(c, rows, context, entries);
         table.cases.push_back(std::move(c));
@@ -149,15 +161,19 @@ void add_row_tables(std::vector<CalibrationTable>& tables) {
   };
   tables.push_back(row_table("rms_norm", {128, 1024, 4096, 32768}, [&](int64_t rows, int64_t width) {
     constexpr int64_t kWidest = 4096;  // wider: of heads
-    if (width > kWidest) return OpCase{.op = RmsNorm{.eps = 1e-6, .rounding = NormRounding::kEachStep}, .in = {rows_of(kBF16, heads_shape(rows, width))}};
+    if (width > kWidest)
+      return OpCase{.op = RmsNorm{.eps = 1e-6, .rounding = NormRounding::kEachStep},
+                    .in = {rows_of(kBF16, heads_shape(rows, width))}};
     return OpCase{.op = RmsNorm{.eps = 1e-6}, .in = {rows_of(kBF16, {rows, width}), fixed(kBF16, {width})}};
   }));
   tables.push_back(row_table("rope", {128, 512, 32768}, [&](int64_t rows, int64_t width) {
-    return OpCase{.op = Rope{}, .in = {rows_of(kBF16, heads_shape(rows, width)), rows_of(kF32, {rows, kRotary / 2, 2})}};
+    return OpCase{.op = Rope{},
+                  .in = {rows_of(kBF16, heads_shape(rows, width)), rows_of(kF32, {rows, kRotary / 2, 2})}};
   }));
   tables.push_back(row_table("quantise", {128, 512, 8192}, [&](int64_t rows, int64_t width) {
     if (width == kHead) {
-      return OpCase{.op = Quantise{.format = QuantFormat::kFp8, .end = kHead - kRotary, .block = 64}, .in = {rows_of(kBF16, {rows, width})}};
+      return OpCase{.op = Quantise{.format = QuantFormat::kFp8, .end = kHead - kRotary, .block = 64},
+                    .in = {rows_of(kBF16, {rows, width})}};
     }
     return OpCase{.op = Quantise{.format = QuantFormat::kFp4, .end = kIndexDim, .block = 32, .hadamard = true},
                   .in = {rows_of(kBF16, {rows, width / kIndexDim, kIndexDim})}};
@@ -166,12 +182,16 @@ void add_row_tables(std::vector<CalibrationTable>& tables) {
     return std::vector<ValueType>{fixed(kF32, {mixes, width}), fixed(kF32, {mixes}), fixed(kF32, {scales})};
   };
   for (const bool cached : {false, true}) {
-    tables.push_back(row_table("hc_pre", cached ? std::vector<int64_t>{256} : std::vector<int64_t>{256, 4096}, [&](int64_t rows, int64_t hidden) {
-      OpCase c{.op = HcPre{20, 1e-6, 1e-6}, .in = {rows_of(kBF16, {rows, kStreams, hidden})}};
-      for (const ValueType& type : hc_weights((2 + kStreams) * kStreams, kStreams * hidden, 3)) c.in.push_back(type);
-      c.stored = {0, 1, 0, 0};
-      return c;
-    }, cached));
+    tables.push_back(row_table(
+        "hc_pre", cached ? std::vector<int64_t>{256} : std::vector<int64_t>{256, 4096},
+        [&](int64_t rows, int64_t hidden) {
+          OpCase c{.op = HcPre{20, 1e-6, 1e-6}, .in = {rows_of(kBF16, {rows, kStreams, hidden})}};
+          for (const ValueType& type : hc_weights((2 + kStreams) * kStreams, kStreams * hidden, 3))
+            c.in.push_back(type);
+          c.stored = {0, 1, 0, 0};
+          return c;
+        },
+        cached));
   }
   tables.push_back(row_table("hc_head", {256, 4096}, [&](int64_t rows, int64_t hidden) {
     OpCase c{.op = HcHead{1e-6, 1e-6}, .in = {rows_of(kBF16, {rows, kStreams, hidden})}};
@@ -180,8 +200,9 @@ void add_row_tables(std::vector<CalibrationTable>& tables) {
     return c;
   }));
   tables.push_back(row_table("hc_post", {256, 4096}, [&](int64_t rows, int64_t hidden) {
-    return OpCase{.op = HcPost{}, .in = {rows_of(kBF16, {rows, hidden}), rows_of(kBF16, {rows, kStreams, hidden}),
-                                         rows_of(kF32, {rows, kStreams + kStreams * kStreams})}};
+    return OpCase{.op = HcPost{},
+                  .in = {rows_of(kBF16, {rows, hidden}), rows_of(kBF16, {rows, kStreams, hidden}),
+                         rows_of(kF32, {rows, kStreams + kStreams * kStreams})}};
   }));
   tables.push_back(row_table("swiglu", {128, 2048}, [&](int64_t rows, int64_t width) {
     return OpCase{.op = Swiglu{10}, .in = {rows_of(kBF16, {rows, width}), rows_of(kBF16, {rows, width})}};
@@ -190,16 +211,20 @@ void add_row_tables(std::vector<CalibrationTable>& tables) {
     return OpCase{.op = Add{}, .in = {rows_of(kF32, {rows, width}), rows_of(kBF16, {rows, width})}};
   }));
   tables.push_back(row_table("add_position_bias", {256, 1024}, [&](int64_t rows, int64_t width) {
-    return OpCase{.op = AddPositionBias{}, .in = {rows_of(kF32, {rows, width}), fixed(kF32, {4, width}), rows_of(DType::kI32, {rows})}};
+    return OpCase{.op = AddPositionBias{},
+                  .in = {rows_of(kF32, {rows, width}), fixed(kF32, {4, width}), rows_of(DType::kI32, {rows})}};
   }));
   tables.push_back(row_table("embedding", {1024, 16384}, [&](int64_t rows, int64_t width) {
-    return OpCase{.op = Embedding{.streams = kStreams, .dtype = kBF16}, .in = {rows_of(DType::kI32, {rows}), fixed(kBF16, {4096, width / kStreams})}};
+    return OpCase{.op = Embedding{.streams = kStreams, .dtype = kBF16},
+                  .in = {rows_of(DType::kI32, {rows}), fixed(kBF16, {4096, width / kStreams})}};
   }));
   tables.push_back(row_table("moe_route", {2, 6}, [&](int64_t rows, int64_t top_k) {
-    return OpCase{.op = MoeRoute{.top_k = top_k, .scaling = 1.5}, .in = {rows_of(kF32, {rows, top_k == 2 ? 8 : 256}), fixed(kF32, {top_k == 2 ? 8 : 256})}};
+    return OpCase{.op = MoeRoute{.top_k = top_k, .scaling = 1.5},
+                  .in = {rows_of(kF32, {rows, top_k == 2 ? 8 : 256}), fixed(kF32, {top_k == 2 ? 8 : 256})}};
   }));
   tables.push_back(row_table("rope_table", {64}, [&](int64_t rows, int64_t) {
-    return OpCase{.op = RopeTable{{.theta = 10000, .rotary_dims = kRotary, .scaling = {}}}, .in = {rows_of(DType::kI32, {rows})}};
+    return OpCase{.op = RopeTable{{.theta = 10000, .rotary_dims = kRotary, .scaling = {}}},
+                  .in = {rows_of(DType::kI32, {rows})}};
   }));
   tables.push_back(row_table("ring_write", {128, 512}, [&](int64_t rows, int64_t width) {
     return OpCase{.op = RingWrite{}, .in = {rows_of(kBF16, {rows, width}), fixed(kBF16, {1, 128, width})}};
@@ -212,7 +237,8 @@ void add_row_tables(std::vector<CalibrationTable>& tables) {
     op.eps = 1e-6;
     op.rope.rotary_dims = kRotary;
     OpCase c{.op = op,
-             .in = {rows_of(kF32, {rows, width}), rows_of(kF32, {rows, width}), fixed(kBF16, {d}), fixed(kF32, {1, 3 * kRatio, 2 * width}),
+             .in = {rows_of(kF32, {rows, width}), rows_of(kF32, {rows, width}), fixed(kBF16, {d}),
+                    fixed(kF32, {1, 3 * kRatio, 2 * width}),
                     fixed(kBF16, {(first + rows) / kRatio / kPageEntries + 1, kPageEntries, d})}};
     c.segments = {{0, 0, rows, first + rows}};
     auto& pages = c.pages.emplace_back();
@@ -230,10 +256,12 @@ std::vector<CalibrationTable> calibration_tables() {
     tables.push_back(linear_table(DType::kF8E4M3, ActQuant::kNone, cached));
     tables.push_back(linear_table(kBF16, ActQuant::kNone, cached));
     tables.push_back(linear_table(DType::kI8, ActQuant::kInt8PerRow, cached));
-    for (const ExpertFormat& format : {kFp4Experts, kFp8Experts, kInt8Experts}) tables.push_back(experts_table(format, cached));
+    for (const ExpertFormat& format : {kFp4Experts, kFp8Experts, kInt8Experts})
+      tables.push_back(experts_table(format, cached));
   }
   tables.push_back(attention_table());
-  for (const std::optional<QuantFormat> rounding : {std::optional<QuantFormat>(), std::optional(QuantFormat::kFp8), std::optional(QuantFormat::kFp4)}) {
+  for (const std::optional<QuantFormat> rounding :
+       {std::optional<QuantFormat>(), std::optional(QuantFormat::kFp8), std::optional(QuantFormat::kFp4)}) {
     tables.push_back(index_table(rounding));
   }
   add_row_tables(tables);

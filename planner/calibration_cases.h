@@ -14,7 +14,7 @@ struct CalibrationTable {
   std::vector<std::string> axes;
   std::vector<size_t> extents;  // of the axes
   std::vector<OpCase> cases;
-  bool cached = false;          // stored inputs stay in the cache
+  bool cached = false;  // stored inputs stay in the cache
 };
 
 std::vector<CalibrationTable> calibration_tables();

@@ -47,7 +47,8 @@ TEST(Calibration, HasTheProductsOfPublishedModels) {
     ASSERT_TRUE(out.ok()) << out.status().message();
     measured.insert(product_of(test.op, test.in, *out));
   }
-  for (const char* name : {"deepseek-v4-flash", "deepseek-v4-pro", "glm-5-fp8", "glm-5.1-w8a8", "glm-5.2-fp8", "deepseek-v3.2"}) {
+  for (const char* name :
+       {"deepseek-v4-flash", "deepseek-v4-pro", "glm-5-fp8", "glm-5.1-w8a8", "glm-5.2-fp8", "deepseek-v3.2"}) {
     const auto model = published(name);
     GraphOptions options = graph_options(*model, 4, 512);
     options.mode = model->mode(DType::kBF16, std::nullopt);

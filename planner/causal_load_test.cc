@@ -26,8 +26,9 @@ double attention(int64_t ratio, int64_t top_k, int64_t context, const std::vecto
   op.window = kWindow;
   op.ratio = ratio;
   op.max_context = context;
-  std::vector<ValueType> in = {of(DType::kBF16, {1, kHeads, kDim}, Rows::kTokens), of(DType::kBF16, {1, kDim}, Rows::kTokens),
-                               of(DType::kF32, {kHeads}), of(DType::kBF16, {1, kWindow, kDim})};
+  std::vector<ValueType> in = {of(DType::kBF16, {1, kHeads, kDim}, Rows::kTokens),
+                               of(DType::kBF16, {1, kDim}, Rows::kTokens), of(DType::kF32, {kHeads}),
+                               of(DType::kBF16, {1, kWindow, kDim})};
   if (ratio > 0) in.push_back(of(DType::kBF16, {1, 64, kDim}));
   if (top_k > 0) in.push_back(of(DType::kI32, {1, top_k}, Rows::kTokens));
   return flops_of(op, in, segments);
@@ -39,7 +40,10 @@ double scores(int64_t ratio, int64_t context, const std::vector<Segment>& segmen
   op.ratio = ratio;
   op.top_k = 0;
   op.max_context = context;
-  return flops_of(op, {of(DType::kBF16, {1, 64, 128}, Rows::kTokens), of(DType::kBF16, {1, 64}, Rows::kTokens), of(DType::kBF16, {1, 64, 128})}, segments);
+  return flops_of(op,
+                  {of(DType::kBF16, {1, 64, 128}, Rows::kTokens), of(DType::kBF16, {1, 64}, Rows::kTokens),
+                   of(DType::kBF16, {1, 64, 128})},
+                  segments);
 }
 
 using Load = double (*)(int64_t context, const std::vector<Segment>& segments);
@@ -65,15 +69,20 @@ TEST(CausalLoad, TableOfTheShardingReference) {
     Load load;
     double expect[5][2];  // contiguous, zigzag; by row of the table
   } columns[] = {
-      {"index scores, all positions", [](int64_t c, const std::vector<Segment>& s) { return scores(1, c, s); },
+      {"index scores, all positions",
+       [](int64_t c, const std::vector<Segment>& s) { return scores(1, c, s); },
        {{1.750, 1.000}, {1.750, 1.000}, {1.750, 1.000}, {1.875, 1.000}, {1.044, 1.000}}},
-      {"index scores, CSA", [](int64_t c, const std::vector<Segment>& s) { return scores(4, c, s); },
+      {"index scores, CSA",
+       [](int64_t c, const std::vector<Segment>& s) { return scores(4, c, s); },
        {{1.750, 1.000}, {1.750, 1.000}, {1.750, 1.000}, {1.875, 1.000}, {1.044, 1.000}}},
-      {"attention, CSA of 512", [](int64_t c, const std::vector<Segment>& s) { return attention(4, 512, c, s); },
+      {"attention, CSA of 512",
+       [](int64_t c, const std::vector<Segment>& s) { return attention(4, 512, c, s); },
        {{1.255, 1.192}, {1.113, 1.113}, {1.013, 1.013}, {1.013, 1.013}, {1.000, 1.000}}},
-      {"attention, HCA", [](int64_t c, const std::vector<Segment>& s) { return attention(128, 0, c, s); },
+      {"attention, HCA",
+       [](int64_t c, const std::vector<Segment>& s) { return attention(128, 0, c, s); },
        {{1.099, 1.014}, {1.158, 1.006}, {1.501, 1.000}, {1.585, 1.000}, {1.036, 1.000}}},
-      {"attention, window alone", [](int64_t c, const std::vector<Segment>& s) { return attention(0, 0, c, s); },
+      {"attention, window alone",
+       [](int64_t c, const std::vector<Segment>& s) { return attention(0, 0, c, s); },
        {{1.016, 1.016}, {1.008, 1.008}, {1.001, 1.001}, {1.001, 1.001}, {1.000, 1.000}}},
   };
   const struct {
@@ -85,10 +94,10 @@ TEST(CausalLoad, TableOfTheShardingReference) {
   for (const auto& column : columns) {
     for (size_t r = 0; r < std::size(rows); ++r) {
       for (const TokenSplit split : {TokenSplit::kFlat, TokenSplit::kZigzag}) {
-        EXPECT_NEAR(max_over_mean(column.load, rows[r].tokens, rows[r].ranks, rows[r].prefix, split), column.expect[r][split == TokenSplit::kZigzag],
-                    kThreeDigits)
-            << column.what << " " << rows[r].tokens << " tokens, " << rows[r].ranks << " ranks, prefix " << rows[r].prefix << " "
-            << token_split_name(split);
+        EXPECT_NEAR(max_over_mean(column.load, rows[r].tokens, rows[r].ranks, rows[r].prefix, split),
+                    column.expect[r][split == TokenSplit::kZigzag], kThreeDigits)
+            << column.what << " " << rows[r].tokens << " tokens, " << rows[r].ranks << " ranks, prefix "
+            << rows[r].prefix << " " << token_split_name(split);
       }
     }
   }

@@ -35,7 +35,8 @@ double usable_ports(const Link& link, Algorithm algorithm, int64_t n) {
 }
 
 bool fits(const Link& link, Algorithm algorithm) {
-  if (!link.algorithms.empty()) return std::find(link.algorithms.begin(), link.algorithms.end(), algorithm) != link.algorithms.end();
+  if (!link.algorithms.empty())
+    return std::find(link.algorithms.begin(), link.algorithms.end(), algorithm) != link.algorithms.end();
   if (algorithm == Algorithm::kInNetwork) return false;  // needs a switch that adds: only where the profile says so
   return link.kind != LinkKind::kRing || algorithm == Algorithm::kRing;
 }
@@ -105,7 +106,8 @@ class Planner {
     const double local_share = on(tiers[0], Kind::kAllToAll, bytes / outer_ranks);
     const double forwarded = on(tiers[0], Kind::kAllToAll, bytes), forward_latency = on(tiers[0], Kind::kAllToAll, 0);
     const double rails = over(outer, Kind::kAllToAll, bytes), rail_latency = over(outer, Kind::kAllToAll, 0);
-    const double direct = std::max(local_share, rail_latency * static_cast<double>(tiers[0].extent) + (rails - rail_latency));
+    const double direct =
+        std::max(local_share, rail_latency * static_cast<double>(tiers[0].extent) + (rails - rail_latency));
     const double staged = std::max(rails + forward_latency, forwarded + rail_latency);
     return std::min(direct, staged);
   }
@@ -142,7 +144,8 @@ GroupShape group_shape(std::span<const int> members, const DeviceProfile& device
   return shape;
 }
 
-std::optional<double> collective_seconds(Kind kind, Algorithm algorithm, int64_t n, double bytes, const LinkTerms& link) {
+std::optional<double> collective_seconds(Kind kind, Algorithm algorithm, int64_t n, double bytes,
+                                         const LinkTerms& link) {
   if (n <= 1) return 0;
   const double a = link.latency_s, wire = bytes / link.bytes_per_s;
   const double others = static_cast<double>(n - 1), share = others / static_cast<double>(n), steps = log2_steps(n);
@@ -155,7 +158,8 @@ std::optional<double> collective_seconds(Kind kind, Algorithm algorithm, int64_t
         case Algorithm::kTree: return 2 * steps * a + 2 * wire + add;
         case Algorithm::kOneShot: return a + others * (wire + add);
         case Algorithm::kTwoShot: return 2 * a + 2 * share * wire + share * add;
-        case Algorithm::kRecursive: return power ? std::optional(2 * steps * a + 2 * share * wire + share * add) : std::nullopt;
+        case Algorithm::kRecursive:
+          return power ? std::optional(2 * steps * a + 2 * share * wire + share * add) : std::nullopt;
         case Algorithm::kInNetwork: return 2 * a + wire;
         default: return std::nullopt;
       }
@@ -196,11 +200,11 @@ Result<CollectiveCost> collective_cost(const DeviceProfile& device, Kind kind, c
   for (size_t i = 0; i < group.extent.size(); ++i) {
     if (group.extent[i] <= 1) continue;
     if (i >= device.links.size()) {
-      return invalid_argument(fmt::format("device {}: its links do not join a group of {} ranks{}", device.name, group.size,
-                                          device.links.empty() ? "; it has no 'links'" : ""));
+      return invalid_argument(fmt::format("device {}: its links do not join a group of {} ranks{}", device.name,
+                                          group.size, device.links.empty() ? "; it has no 'links'" : ""));
     }
     tiers.push_back({&device.links[i], group.extent[i]});
-    cost.unverified = cost.unverified || !device.links[i].bytes_per_s.verified || !device.links[i].latency_s.verified;
+    cost.unverified |= device.links[i].bytes_per_s.marks() | device.links[i].latency_s.marks();
   }
   Planner planner(reduce_bytes_per_s);
   cost.latency_s = planner.over(tiers, kind, 0);
@@ -208,8 +212,8 @@ Result<CollectiveCost> collective_cost(const DeviceProfile& device, Kind kind, c
   cost.algorithm = planner.algorithm();
   cost.level = tiers.back().link->level;
   if (std::isfinite(cost.seconds)) return cost;
-  return invalid_argument(fmt::format("device {}: none of the algorithms of link '{}' does {} for {} ranks", device.name, cost.level,
-                                      collective_kind_name(kind), group.size));
+  return invalid_argument(fmt::format("device {}: none of the algorithms of link '{}' does {} for {} ranks",
+                                      device.name, cost.level, collective_kind_name(kind), group.size));
 }
 
 }  // namespace weft

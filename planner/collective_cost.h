@@ -32,16 +32,16 @@ std::optional<double> collective_seconds(CollectiveKind kind, CollectiveAlgorith
                                          const LinkTerms& link);
 
 struct CollectiveCost {
-  double seconds = 0;   // without launch
-  double latency_s = 0; // part of it that does not depend on bytes
+  double seconds = 0;                                          // without launch
+  double latency_s = 0;                                        // part of it that does not depend on bytes
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kRing;  // on the outermost tier
-  std::string level;    // the outermost tier that it crosses
-  bool unverified = false;
+  std::string level;                                           // the outermost tier that it crosses
+  FigureMarks unverified = 0;
 };
 
 // The cheapest of the algorithms that the links allow; over several tiers: reduce inside, exchange shards outside on all rails,
 // gather inside. An error names the missing figure, or says that the links do not reach so far.
-Result<CollectiveCost> collective_cost(const DeviceProfile& device, CollectiveKind kind, const GroupShape& group, double bytes,
-                                       double reduce_bytes_per_s = 0);
+Result<CollectiveCost> collective_cost(const DeviceProfile& device, CollectiveKind kind, const GroupShape& group,
+                                       double bytes, double reduce_bytes_per_s = 0);
 
 }  // namespace weft

@@ -25,8 +25,8 @@ TEST(CollectiveSeconds, EqualASimulationOfTheSteps) {
       for (int n = 2; n <= 64; n += n < 17 ? 1 : 5 + n % 3) {
         for (const double bytes : {1e3, 1e6, 256e6}) {
           for (const LinkTerms& link : {fast, adding}) {
-            SCOPED_TRACE(testing::Message() << collective_kind_name(kind) << " " << collective_algorithm_name(algorithm) << " n " << n
-                                            << " bytes " << bytes);
+            SCOPED_TRACE(testing::Message() << collective_kind_name(kind) << " " << collective_algorithm_name(algorithm)
+                                            << " n " << n << " bytes " << bytes);
             const std::optional<double> closed = collective_seconds(kind, algorithm, n, bytes, link);
             const bool tree = kind == Kind::kAllReduce && algorithm == Algorithm::kTree;
             const bool chain = kind == Kind::kBroadcast && algorithm == Algorithm::kRing;
@@ -55,7 +55,8 @@ TEST(CollectiveSeconds, EqualASimulationOfTheSteps) {
 DeviceProfile two_tiers(LinkKind inner, std::vector<Algorithm> algorithms) {
   DeviceProfile device;
   device.name = "test";
-  Link node{.level = "node", .peers = 4, .bytes_per_s = {100e9, true, "t"}, .latency_s = {1e-6, true, "t"}, .kind = inner};
+  Link node{
+      .level = "node", .peers = 4, .bytes_per_s = {100e9, true, "t"}, .latency_s = {1e-6, true, "t"}, .kind = inner};
   node.algorithms = algorithms;
   Link cluster{.level = "cluster", .peers = 0, .bytes_per_s = {10e9, true, "t"}, .latency_s = {5e-6, false, "t"}};
   cluster.algorithms = algorithms;
@@ -99,7 +100,8 @@ TEST(CollectiveCost, OverTwoTiersIsTheSumOfItsStages) {
 TEST(CollectiveCost, AllToAllOverTwoTiersIsBoundByTheSlowOne) {
   const DeviceProfile device = two_tiers(LinkKind::kSwitch, {Algorithm::kPairwise});
   constexpr double kBytes = 64e6;
-  const double seconds = collective_cost(device, Kind::kAllToAll, group_shape(ranks(8), device), kBytes).value().seconds;
+  const double seconds =
+      collective_cost(device, Kind::kAllToAll, group_shape(ranks(8), device), kBytes).value().seconds;
   const double wire = 0.5 * kBytes / 10e9;
   EXPECT_GE(seconds, wire);
   EXPECT_LE(seconds, wire + 30e-6);
@@ -111,7 +113,8 @@ TEST(CollectiveCost, MeshGivesASmallGroupFewPorts) {
   device.links[0].peers = 8;
   constexpr double kBytes = 64e6;
   for (const int g : {2, 4, 8}) {
-    const double seconds = collective_cost(device, Kind::kAllReduce, group_shape(ranks(g), device), kBytes).value().seconds;
+    const double seconds =
+        collective_cost(device, Kind::kAllReduce, group_shape(ranks(g), device), kBytes).value().seconds;
     EXPECT_NEAR(seconds, 2e-6 + 2.0 * (g - 1) / g * kBytes / (100e9 * (g - 1) / 7), 1e-12) << g;
   }
 }
@@ -140,21 +143,22 @@ TEST(SentBytes, OfTheTableOfLayouts) {
   constexpr int64_t kWeights = 128 * kMiB;  // O-A and O-B, bf16
   const int64_t gather_x = all_gather_bytes(kP, kN, kD * 2);
   const int64_t half_all_reduce = (kP - 1) * kT * kD * 2;
-  EXPECT_EQ(2 * half_all_reduce, 96 * kMiB);                                              // L0: AR bf16
-  EXPECT_EQ(half_all_reduce + gather_x, 96 * kMiB);                                       // L1: RS + AG
-  const int64_t exchange = all_to_all_bytes(kP, kT * kHeads * kHeadDim * 2 / kP), fp32_scatter = reduce_scatter_bytes(kP, kN, kD);
+  EXPECT_EQ(2 * half_all_reduce, 96 * kMiB);         // L0: AR bf16
+  EXPECT_EQ(half_all_reduce + gather_x, 96 * kMiB);  // L1: RS + AG
+  const int64_t exchange = all_to_all_bytes(kP, kT * kHeads * kHeadDim * 2 / kP),
+                fp32_scatter = reduce_scatter_bytes(kP, kN, kD);
   EXPECT_EQ(gather_x, 48 * kMiB);
   EXPECT_EQ(exchange, 96 * kMiB);
   EXPECT_EQ(fp32_scatter, 96 * kMiB);
-  EXPECT_EQ(gather_x + exchange + fp32_scatter, 240 * kMiB);                              // L2a local
+  EXPECT_EQ(gather_x + exchange + fp32_scatter, 240 * kMiB);  // L2a local
   const int64_t weights = all_to_all_bytes(kP, kWeights / kP);
   EXPECT_EQ(weights, 96 * kMiB);
-  EXPECT_EQ(gather_x + weights, 144 * kMiB);                                              // L2b local
-  EXPECT_EQ(all_gather_bytes(kP, kN, 512 * 2), 6 * kMiB);                                 // L11: raw K
+  EXPECT_EQ(gather_x + weights, 144 * kMiB);               // L2b local
+  EXPECT_EQ(all_gather_bytes(kP, kN, 512 * 2), 6 * kMiB);  // L11: raw K
   const int64_t compressed = (kP - 1) * (kT / 4) * (512 + 128) * 2;
   EXPECT_NEAR(static_cast<double>(compressed) / kMiB, 1.9, 0.05);
   EXPECT_NEAR(static_cast<double>(all_gather_bytes(kP, kN, 512 * 2) + compressed + weights) / kMiB, 104, 0.5);
-  EXPECT_EQ(all_gather_bytes(kP, kN, 4 * kD * 4), 384 * kMiB);                            // 4 fp32 streams by mistake
+  EXPECT_EQ(all_gather_bytes(kP, kN, 4 * kD * 4), 384 * kMiB);  // 4 fp32 streams by mistake
   // GLM-5, T = 4096, P = 16
   EXPECT_EQ(all_gather_bytes(16, 4096, 6144 * 2), 45 * kMiB);
   EXPECT_EQ(2 * all_gather_bytes(16, 4096, 6144 * 2), 90 * kMiB);

@@ -12,7 +12,13 @@ using Algorithm = CollectiveAlgorithm;
 // held[r][b]: of block b, whose parts (a bit per rank) rank r has, added up.
 class Ranks {
  public:
-  Ranks(int n, const LinkTerms& link) : n_(n), link_(link), held_(size(n), std::vector<uint64_t>(size(n))), sends_(size(n)), receives_(size(n)), now_(size(n)) {}
+  Ranks(int n, const LinkTerms& link)
+      : n_(n),
+        link_(link),
+        held_(size(n), std::vector<uint64_t>(size(n))),
+        sends_(size(n)),
+        receives_(size(n)),
+        now_(size(n)) {}
 
   static size_t size(int n) { return static_cast<size_t>(n); }
   int n() const { return n_; }
@@ -22,7 +28,9 @@ class Ranks {
   double last() const { return *std::max_element(now_.begin(), now_.end()); }
   bool ok() const { return ok_; }
 
-  double start(int from, int to, double ready) const { return std::max({ready, sends_[size(from)], receives_[size(to)]}); }
+  double start(int from, int to, double ready) const {
+    return std::max({ready, sends_[size(from)], receives_[size(to)]});
+  }
   // A message that may leave at `ready`; when it is there.
   double send(int from, int to, double bytes, double ready) {
     sends_[size(from)] = receives_[size(to)] = start(from, to, ready) + bytes / link_.bytes_per_s;
@@ -30,7 +38,9 @@ class Ranks {
   }
   void new_ports() { std::fill(sends_.begin(), sends_.end(), 0), std::fill(receives_.begin(), receives_.end(), 0); }
   void wait(int r, double until) { now_[size(r)] = std::max(now_[size(r)], until); }
-  void add(int r, double bytes) { now_[size(r)] += link_.reduce_bytes_per_s > 0 ? bytes / link_.reduce_bytes_per_s : 0; }
+  void add(int r, double bytes) {
+    now_[size(r)] += link_.reduce_bytes_per_s > 0 ? bytes / link_.reduce_bytes_per_s : 0;
+  }
   // A part that arrives must be new: nothing may be added twice.
   void merge(int r, int b, uint64_t parts) {
     ok_ = ok_ && (held(r, b) & parts) == 0;
@@ -101,7 +111,8 @@ bool reduce_scatter(Ranks& ranks, Algorithm algorithm, double bytes) {
       Moves moves;
       for (int r = 0; r < n; ++r) {
         // Of the blocks that agree with r above d, those of the partner's half.
-        moves.push_back({r, r ^ d, blocks_where(n, [&](int b) { return (b ^ r) / (2 * d) == 0 && bit(b, d) != bit(r, d); })});
+        moves.push_back(
+            {r, r ^ d, blocks_where(n, [&](int b) { return (b ^ r) / (2 * d) == 0 && bit(b, d) != bit(r, d); })});
       }
       ranks.step(moves, block, true);
     }
@@ -163,7 +174,9 @@ double pipeline(Ranks& ranks, bool up, double bytes, int pieces) {
   };
   std::vector<Edge> edges;
   // What a node waits for before it can hand on a piece: all children on the way up, the parent on the way down.
-  const auto trees = [&](auto value) { return std::vector(2, std::vector(Ranks::size(n), std::vector(Ranks::size(pieces), value))); };
+  const auto trees = [&](auto value) {
+    return std::vector(2, std::vector(Ranks::size(n), std::vector(Ranks::size(pieces), value)));
+  };
   auto missing = trees(0);
   auto ready = trees(0.0);
   for (int tree = 0; tree < 2; ++tree) {
@@ -181,9 +194,11 @@ double pipeline(Ranks& ranks, bool up, double bytes, int pieces) {
     double first = 0;
     for (Edge& e : edges) {
       if (e.piece == pieces || missing[Ranks::size(e.tree)][Ranks::size(e.from)][Ranks::size(e.piece)] != 0) continue;
-      const double start = ranks.start(rank_of(e.tree, e.from), rank_of(e.tree, e.to), ready[Ranks::size(e.tree)][Ranks::size(e.from)][Ranks::size(e.piece)]);
+      const double start = ranks.start(rank_of(e.tree, e.from), rank_of(e.tree, e.to),
+                                       ready[Ranks::size(e.tree)][Ranks::size(e.from)][Ranks::size(e.piece)]);
       // Of those that can leave at the same time the oldest piece: no level waits for the end of another one.
-      if (next != nullptr && (start > first * (1 + kSame) || (start > first * (1 - kSame) && e.piece >= next->piece))) continue;
+      if (next != nullptr && (start > first * (1 + kSame) || (start > first * (1 - kSame) && e.piece >= next->piece)))
+        continue;
       next = &e;
       first = start;
     }
@@ -276,13 +291,18 @@ std::optional<SimulationResult> simulate_all_to_all(int n, Algorithm algorithm, 
   };
   if (algorithm == Algorithm::kPairwise || algorithm == Algorithm::kOneShot) {
     for (int k = 1; k < n; ++k) {
-      pass(k, [&](int r, int s, int d) { return s == r && d == around(r + k, n); }, algorithm == Algorithm::kPairwise);
+      pass(
+          k, [&](int r, int s, int d) { return s == r && d == around(r + k, n); }, algorithm == Algorithm::kPairwise);
     }
   } else if (algorithm == Algorithm::kRing) {
-    for (int k = 1; k < n; ++k) pass(1, [&](int r, int, int d) { return d != r; }, true);
+    for (int k = 1; k < n; ++k)
+      pass(
+          1, [&](int r, int, int d) { return d != r; }, true);
   } else if (algorithm == Algorithm::kBruck) {
     if (!std::has_single_bit(static_cast<unsigned>(n))) return std::nullopt;
-    for (int d = 1; d < n; d *= 2) pass(d, [&](int, int s, int to) { return bit(around(to - s, n), d); }, true);
+    for (int d = 1; d < n; d *= 2)
+      pass(
+          d, [&](int, int s, int to) { return bit(around(to - s, n), d); }, true);
   } else {
     return std::nullopt;
   }
@@ -293,7 +313,8 @@ std::optional<SimulationResult> simulate_all_to_all(int n, Algorithm algorithm, 
   return result;
 }
 
-std::optional<SimulationResult> simulate_broadcast(int n, Algorithm algorithm, double bytes, const LinkTerms& link, int pieces) {
+std::optional<SimulationResult> simulate_broadcast(int n, Algorithm algorithm, double bytes, const LinkTerms& link,
+                                                   int pieces) {
   Ranks ranks(n, link);
   ranks.held(0, 0) = 1;
   if (algorithm == Algorithm::kTree) {
@@ -322,9 +343,10 @@ std::optional<SimulationResult> simulate_broadcast(int n, Algorithm algorithm, d
 
 }  // namespace
 
-std::optional<SimulationResult> simulate_collective(Kind kind, Algorithm algorithm, int n, double bytes, const LinkTerms& link,
-                                                    int pieces) {
-  if (kind != Kind::kSendRecv && algorithm == Algorithm::kRecursive && !std::has_single_bit(static_cast<unsigned>(n))) return std::nullopt;
+std::optional<SimulationResult> simulate_collective(Kind kind, Algorithm algorithm, int n, double bytes,
+                                                    const LinkTerms& link, int pieces) {
+  if (kind != Kind::kSendRecv && algorithm == Algorithm::kRecursive && !std::has_single_bit(static_cast<unsigned>(n)))
+    return std::nullopt;
   Ranks ranks(n, link);
   switch (kind) {
     case Kind::kAllReduce: return simulate_all_reduce(ranks, algorithm, bytes, pieces);

@@ -16,7 +16,7 @@ struct SimulationResult {
 };
 
 // No value: this algorithm does not do that collective. `pieces`: into how many a pipelined message is cut.
-std::optional<SimulationResult> simulate_collective(CollectiveKind kind, CollectiveAlgorithm algorithm, int n, double bytes,
-                                                    const LinkTerms& link, int pieces);
+std::optional<SimulationResult> simulate_collective(CollectiveKind kind, CollectiveAlgorithm algorithm, int n,
+                                                    double bytes, const LinkTerms& link, int pieces);
 
 }  // namespace weft

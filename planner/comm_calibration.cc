@@ -45,7 +45,9 @@ Call call_of(CollectiveKind kind, int64_t ranks, int64_t rows) {
   const MeshAxis axis = MeshAxis::kTp;
   ValueType x{{DType::kF32, {rows, kWidth}}, Rows::kTokens};
   switch (kind) {
-    case CollectiveKind::kAllReduce: x.placement[kTp] = Placement::partial(); return {AllReduce{axis, ranks, DType::kBF16}, x};
+    case CollectiveKind::kAllReduce:
+      x.placement[kTp] = Placement::partial();
+      return {AllReduce{axis, ranks, DType::kBF16}, x};
     case CollectiveKind::kReduceScatter:
       x.placement[kTp] = Placement::partial();
       return {ReduceScatter{axis, ranks, DType::kBF16, (rows + ranks - 1) / ranks}, x};
@@ -73,25 +75,33 @@ Result<CollectiveTimes> measure_collectives(Communicator& comm) {
   WEFT_ASSIGN_OR_RETURN(times.barrier, time_calls(comm, 1 << 18, [&] { return comm.barrier("barrier"); }));
   for (size_t i = 0; i < kNumSizes; ++i) {
     const int64_t rows = kRows[i], bytes = rows * kWidth * 4;
-    WEFT_ASSIGN_OR_RETURN(times.all_reduce[i], time_calls(comm, bytes, [&] {
-      return comm.all_reduce("x", {.src = floats, .dst = dst.data(), .dst_dtype = DType::kBF16, .rows = rows, .width = kWidth});
-    }));
-    WEFT_ASSIGN_OR_RETURN(times.reduce_scatter[i], time_calls(comm, bytes, [&] {
-      return comm.reduce_scatter("x", {.src = floats, .dst = dst.data(), .dst_dtype = DType::kBF16, .rows = rows, .width = kWidth});
-    }));
+    WEFT_ASSIGN_OR_RETURN(
+        times.all_reduce[i], time_calls(comm, bytes, [&] {
+          return comm.all_reduce(
+              "x", {.src = floats, .dst = dst.data(), .dst_dtype = DType::kBF16, .rows = rows, .width = kWidth});
+        }));
+    WEFT_ASSIGN_OR_RETURN(
+        times.reduce_scatter[i], time_calls(comm, bytes, [&] {
+          return comm.reduce_scatter(
+              "x", {.src = floats, .dst = dst.data(), .dst_dtype = DType::kBF16, .rows = rows, .width = kWidth});
+        }));
     WEFT_ASSIGN_OR_RETURN(times.all_gather[i], time_calls(comm, bytes, [&] {
-      return comm.all_gather("x", {.src = src.data(), .dst = dst.data(), .rows = rows, .row_bytes = kWidth * 4});
-    }));
+                            return comm.all_gather(
+                                "x", {.src = src.data(), .dst = dst.data(), .rows = rows, .row_bytes = kWidth * 4});
+                          }));
     WEFT_ASSIGN_OR_RETURN(times.all_to_all[i], time_calls(comm, bytes, [&] {
-      return comm.all_to_all("x", heads_to_tokens(src.data(), dst.data(), comm.size(), rows / comm.size(), kWidth * 4));
-    }));
+                            return comm.all_to_all("x", heads_to_tokens(src.data(), dst.data(), comm.size(),
+                                                                        rows / comm.size(), kWidth * 4));
+                          }));
   }
   return times;
 }
 
-Status add_collectives(const CollectiveTimes& times, int ranks, int threads, std::string_view text, DeviceProfile& profile) {
+Status add_collectives(const CollectiveTimes& times, int ranks, int threads, std::string_view text,
+                       DeviceProfile& profile) {
   const std::string source(text);
-  const bool known = std::any_of(profile.links.begin(), profile.links.end(), [](const Link& link) { return link.kind == LinkKind::kHostMemory; });
+  const bool known = std::any_of(profile.links.begin(), profile.links.end(),
+                                 [](const Link& link) { return link.kind == LinkKind::kHostMemory; });
   if (!known) {
     Link link;
     link.level = "machine";
@@ -102,8 +112,9 @@ Status add_collectives(const CollectiveTimes& times, int ranks, int threads, std
     profile.links.insert(profile.links.begin(), std::move(link));
   }
   DeviceProfile bare = profile;
-  bare.efficiency.erase(std::remove_if(bare.efficiency.begin(), bare.efficiency.end(), [](const auto& t) { return t.measured; }),
-                        bare.efficiency.end());
+  bare.efficiency.erase(
+      std::remove_if(bare.efficiency.begin(), bare.efficiency.end(), [](const auto& t) { return t.measured; }),
+      bare.efficiency.end());
   WEFT_ASSIGN_OR_RETURN(const CostModel model, CostModel::create(std::move(bare)));
   CostEnv env;
   env.threads = threads;
@@ -111,7 +122,8 @@ Status add_collectives(const CollectiveTimes& times, int ranks, int threads, std
   std::vector<int> members(static_cast<size_t>(ranks));
   for (int r = 0; r < ranks; ++r) members[static_cast<size_t>(r)] = r;
   env.groups[static_cast<size_t>(MeshAxis::kTp)] = group_shape(members, model.device(), ranks);
-  const auto add = [&](std::vector<std::string> ops, CollectiveKind kind, const std::array<double, kNumSizes>& seconds) -> Status {
+  const auto add = [&](std::vector<std::string> ops, CollectiveKind kind,
+                       const std::array<double, kNumSizes>& seconds) -> Status {
     EfficiencyTable table;
     table.ranks = ranks;
     table.threads = threads;
@@ -120,7 +132,11 @@ Status add_collectives(const CollectiveTimes& times, int ranks, int threads, std
     table.axes = {{"bytes", {}}};
     for (size_t i = 0; i < kNumSizes; ++i) {
       const Call call = call_of(kind, ranks, kRows[i]);
-      WEFT_ASSIGN_OR_RETURN(const ValueTypes out, std::visit([&](const auto& op) { return op.infer({&call.in, 1}); }, call.op));
+      WEFT_ASSIGN_OR_RETURN(const ValueTypes out, std::visit(
+                                                      [&](const auto& op) {
+                                                        return op.infer({&call.in, 1});
+                                                      },
+                                                      call.op));
       WEFT_ASSIGN_OR_RETURN(const OpCost cost, model.cost(call.op, {&call.in, 1}, out, env));
       table.axes[0].values.push_back(cost.bytes_sent);
       table.values.push_back(cost.network_s / seconds[i]);

@@ -22,7 +22,8 @@ Result<CollectiveTimes> measure_collectives(Communicator& comm);
 
 // Puts the times into a profile that has bandwidths and peaks: the link between ranks of one machine, if it has none, and one table per
 // collective, in place of those of as many ranks. `source`: what the figures say of themselves.
-Status add_collectives(const CollectiveTimes& times, int ranks, int threads, std::string_view source, DeviceProfile& profile);
+Status add_collectives(const CollectiveTimes& times, int ranks, int threads, std::string_view source,
+                       DeviceProfile& profile);
 
 // Both, with ranks that are threads of this process.
 Status calibrate_thread_collectives(int ranks, int threads, DeviceProfile& profile);

@@ -10,7 +10,8 @@ namespace weft {
 namespace {
 
 // Dtypes from the narrowest: products run at the peak of the first one, from their own on, that the device has.
-constexpr std::array<DType, 6> kWidening = {DType::kF4E2M1, DType::kF8E4M3, DType::kI8, DType::kBF16, DType::kF16, DType::kF32};
+constexpr std::array<DType, 6> kWidening = {DType::kF4E2M1, DType::kF8E4M3, DType::kI8,
+                                            DType::kBF16,   DType::kF16,    DType::kF32};
 
 size_t width_place(DType dtype) {
   const auto it = std::find(kWidening.begin(), kWidening.end(), dtype);
@@ -18,7 +19,9 @@ size_t width_place(DType dtype) {
 }
 
 // int8 and fp8 have the same width and no products with each other: both go on to bf16.
-bool widens_to(DType from, DType to) { return !(from == DType::kF8E4M3 && to == DType::kI8) && !(from == DType::kF4E2M1 && to == DType::kI8); }
+bool widens_to(DType from, DType to) {
+  return !(from == DType::kF8E4M3 && to == DType::kI8) && !(from == DType::kF4E2M1 && to == DType::kI8);
+}
 
 CollectiveKind kind_of(CommPattern pattern) {
   switch (pattern) {
@@ -45,6 +48,17 @@ CostSource source_of(const TableValue& value, bool exact) {
 
 }  // namespace
 
+WorkEnv with_rows(WorkEnv env, TypeSpan in, const StepBatch& batch, const RowSets* row_sets) {
+  static constexpr Segment kNoRows;  // an empty list would stand for the longest context
+  if (in.empty()) return env;
+  const RowSet set = row_set(in[0].placement);
+  WEFT_CHECK(set == RowSet::kAll || row_sets != nullptr, "rows are split, but there are no row sets");
+  env.segments =
+      set == RowSet::kAll ? std::span<const Segment>(batch.segments) : row_sets->of(Rows::kTokens, set).segments;
+  if (env.segments.empty()) env.segments = {&kNoRows, 1};
+  return env;
+}
+
 // What one rank has of the device.
 struct CostModel::Rates {
   double arithmetic = 1;   // part of the peaks
@@ -57,8 +71,9 @@ CostModel::CostModel(DeviceProfile device) : device_(std::move(device)), efficie
 
 Result<CostModel> CostModel::create(DeviceProfile device) {
   if (device.missing.empty()) return CostModel(std::move(device));
-  return invalid_argument(fmt::format("device {} has no {}: times cannot be told; {}", device.name, fmt::join(device.missing, ", "),
-                                      "measure the device and add the figures to a copy of its profile (docs/devices.md)"));
+  return invalid_argument(
+      fmt::format("device {} has no {}: times cannot be told; {}", device.name, fmt::join(device.missing, ", "),
+                  "measure the device and add the figures to a copy of its profile (docs/devices.md)"));
 }
 
 CostModel::Rates CostModel::rates(const CostEnv& env) const {
@@ -73,7 +88,8 @@ CostModel::Rates CostModel::rates(const CostEnv& env) const {
   // The point with as many ranks and threads, or with the nearest number of both together.
   const SharedBandwidth* best = nullptr;
   const auto distance = [&](const SharedBandwidth& s) {
-    return std::pair(std::abs(s.ranks * s.threads - env.local_ranks * env.threads), std::abs(s.ranks - env.local_ranks));
+    return std::pair(std::abs(s.ranks * s.threads - env.local_ranks * env.threads),
+                     std::abs(s.ranks - env.local_ranks));
   };
   for (const SharedBandwidth& s : device_.shared_bandwidth) {
     if (best == nullptr || distance(s) < distance(*best)) best = &s;
@@ -108,8 +124,9 @@ OpCost CostModel::local(const Op& op, const Work& work, TypeSpan in, TypeSpan ou
   const Figure& launch = matrix ? launches.matrix_s : launches.vector_s;
 
   // Weights and caches come from memory, unless all that a step touches stays in the cache; what the step has just made is in the
-  // cache if it fits. An efficiency is of the roofline that it was measured against.
-  const bool stays = env.working_set_bytes > 0 && rates.cache_bytes > 0 && env.working_set_bytes <= device_.cache_bytes->value;
+  // cache if it fits; what rows of a step read again is at hand. An efficiency is of the roofline that it was measured against.
+  const bool stays =
+      env.working_set_bytes > 0 && rates.cache_bytes > 0 && env.working_set_bytes <= device_.cache_bytes->value;
   const ShapePoint point = shape_point(work, in, out);
   const TableKey key{dtype_name(work.weight), dtype_name(activation), env.local_ranks, env.threads, stays};
   const EfficiencySet::Found found = efficiency_.find(op, key);
@@ -120,8 +137,8 @@ OpCost CostModel::local(const Op& op, const Work& work, TypeSpan in, TypeSpan ou
   const auto seconds_of = [&](double bytes, bool cached) {
     return cached ? (rates.cache > 0 ? bytes / rates.cache : 0) : bytes / rates.memory;
   };
-  const double memory_s = seconds_of(stored, resident) + seconds_of(made, made <= rates.cache_bytes) +
-                          seconds_of(repeated, rates.cache_bytes > 0);
+  const double memory_s =
+      seconds_of(stored, resident) + seconds_of(made, made <= rates.cache_bytes) + seconds_of(repeated, true);
   const double matrix_s = matrix ? work.flops / (peak.value * rates.arithmetic) : 0;
   const double vector_s = ((matrix ? 0 : work.flops) + work.vector_beside) / (vector.value * rates.arithmetic);
   const double apart_s = work.vector_apart / (vector.value * rates.arithmetic);
@@ -134,12 +151,12 @@ OpCost CostModel::local(const Op& op, const Work& work, TypeSpan in, TypeSpan ou
     const TableValue value = found.grid->at(point);
     scale_matrix = scale_vector = scale_memory = 1 / value.value;
     cost.source = found.grid->table().measured ? source_of(value, found.exact) : CostSource::kRoofline;
-    cost.unverified = !found.grid->table().provenance.verified;
+    cost.unverified = found.grid->table().provenance.marks();
   } else {
     const auto scale = [&](std::string_view name, double term) {
       const EfficiencyGrid* grid = efficiency_.find_class(name);
       if (grid == nullptr) grid = efficiency_.find_class("memory");
-      if (term > 0) cost.unverified = cost.unverified || !grid->table().provenance.verified;
+      if (term > 0) cost.unverified |= grid->table().provenance.marks();
       return 1 / grid->at(point).value;
     };
     scale_matrix = scale("matrix", matrix_s);
@@ -156,9 +173,18 @@ OpCost CostModel::local(const Op& op, const Work& work, TypeSpan in, TypeSpan ou
   const bool by_memory = cost.memory_term_s == most && most > 0;
   cost.compute_s = by_memory ? work_s - most : work_s;
   cost.memory_s = by_memory ? most : 0;
-  cost.bound = cost.launch_s >= work_s ? Bound::kLaunch : by_memory ? Bound::kMemory : cost.matrix_term_s == most ? Bound::kMatrix : Bound::kVector;
-  cost.unverified = cost.unverified || !launch.verified || (matrix_s > 0 && !peak.verified) ||
-                    (vector_s + apart_s > 0 && !vector.verified) || (memory_s > 0 && !device_.memory_bytes_per_s->verified);
+  cost.bound = cost.launch_s >= work_s      ? Bound::kLaunch
+               : by_memory                  ? Bound::kMemory
+               : cost.matrix_term_s == most ? Bound::kMatrix
+                                            : Bound::kVector;
+  cost.unverified |= launch.marks();
+  if (matrix_s > 0) cost.unverified |= peak.marks();
+  if (vector_s + apart_s > 0) cost.unverified |= vector.marks();
+  if (stored + made + repeated > 0) {  // the cache decides what comes from memory
+    cost.unverified |= device_.memory_bytes_per_s->marks();
+    for (const auto& figure : {device_.cache_bytes, device_.cache_bytes_per_s})
+      cost.unverified |= figure ? figure->marks() : 0;
+  }
   return cost;
 }
 
@@ -169,20 +195,23 @@ Result<OpCost> CostModel::collective(const Op& op, const Work& work, const CostE
   cost.bytes_sent = static_cast<double>(work.bytes_sent);
   if (work.group_size <= 1) return cost;
   const GroupShape& group = env.groups[static_cast<size_t>(work.axis)];
-  WEFT_CHECK(group.size == work.group_size, "a group of {} along {}, the env says {}", work.group_size, mesh_axis_name(work.axis), group.size);
+  WEFT_CHECK(group.size == work.group_size, "a group of {} along {}, the env says {}", work.group_size,
+             mesh_axis_name(work.axis), group.size);
   const auto calls = static_cast<double>(work.calls);
   constexpr double kBytesPerAdded = 3;  // two summands read, one written
-  WEFT_ASSIGN_OR_RETURN(const CollectiveCost one, collective_cost(device_, kind_of(work.pattern), group, value_bytes(work) / calls,
-                                                                  rates(env).memory / kBytesPerAdded));
+  WEFT_ASSIGN_OR_RETURN(const CollectiveCost one,
+                        collective_cost(device_, kind_of(work.pattern), group, value_bytes(work) / calls,
+                                        rates(env).memory / kBytesPerAdded));
   const LaunchCosts& launches = env.launch == LaunchMode::kEager ? device_.launch_eager : device_.launch_graph;
   cost.network_s = one.seconds * calls;
-  cost.unverified = one.unverified || !launches.collective_s.verified;
+  cost.unverified = one.unverified | launches.collective_s.marks();
   const TableKey key{"", "", env.local_ranks, env.threads, false};
   if (const EfficiencySet::Found found = efficiency_.find(op, key); found.grid != nullptr) {
-    const TableValue value = found.grid->at({0, 0, 0, 0, static_cast<double>(work.bytes_sent) / calls, static_cast<double>(group.size)});
+    const TableValue value =
+        found.grid->at({0, 0, 0, 0, static_cast<double>(work.bytes_sent) / calls, static_cast<double>(group.size)});
     cost.network_s /= value.value;
     cost.source = found.grid->table().measured ? source_of(value, true) : CostSource::kRoofline;
-    cost.unverified = cost.unverified || !found.grid->table().provenance.verified;
+    cost.unverified |= found.grid->table().provenance.marks();
   }
   cost.launch_s = launches.collective_s.value * calls;
   cost.seconds = cost.network_s + cost.launch_s;
@@ -191,14 +220,8 @@ Result<OpCost> CostModel::collective(const Op& op, const Work& work, const CostE
 }
 
 Result<OpCost> CostModel::cost(const Op& op, TypeSpan in, TypeSpan out, const CostEnv& env) const {
-  static constexpr Segment kNoRows;  // an empty list would stand for the longest context
   WorkEnv work_env{.num_threads = env.threads, .routing = env.routing};
-  if (env.batch != nullptr && !in.empty()) {
-    const RowSet set = row_set(in[0].placement);
-    WEFT_CHECK(set == RowSet::kAll || env.row_sets != nullptr, "rows are split, but there are no row sets");
-    work_env.segments = set == RowSet::kAll ? std::span<const Segment>(env.batch->segments) : env.row_sets->of(Rows::kTokens, set).segments;
-    if (work_env.segments.empty()) work_env.segments = {&kNoRows, 1};
-  }
+  if (env.batch != nullptr) work_env = with_rows(work_env, in, *env.batch, env.row_sets);
   Work work = std::visit([&](const auto& o) { return o.work(in, out, work_env); }, op);
   if (work.pattern != CommPattern::kNone) {
     if (env.engine != nullptr) work.bytes_sent = sent_bytes_of(*env.engine, op, in, out, work.bytes_sent);

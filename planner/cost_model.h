@@ -33,7 +33,7 @@ struct OpCost {
   double matrix_term_s = 0, vector_term_s = 0, memory_term_s = 0;
   Bound bound = Bound::kLaunch;
   CostSource source = CostSource::kRoofline;
-  bool unverified = false;  // rests on a figure that nobody verified
+  FigureMarks unverified = 0;
   double flops = 0, bytes = 0, bytes_sent = 0;
 };
 
@@ -41,18 +41,21 @@ enum class LaunchMode { kEager, kGraph };
 
 // What the cost of one rank's nodes depends on besides the graph.
 struct CostEnv {
-  int threads = 1;                    // CPUs: of one rank
-  int local_ranks = 1;                // CPUs: ranks on this device that work at the same time
+  int threads = 1;      // CPUs: of one rank
+  int local_ranks = 1;  // CPUs: ranks on this device that work at the same time
   LaunchMode launch = LaunchMode::kGraph;
-  Routing routing = {};               // how rows pick experts
-  const StepBatch* batch = nullptr;   // null: every row at the end of the longest context
-  const RowSets* row_sets = nullptr;  // of the rank; may be null where no value is split over rows
+  Routing routing = {};                              // how rows pick experts
+  const StepBatch* batch = nullptr;                  // null: every row at the end of the longest context
+  const RowSets* row_sets = nullptr;                 // of the rank; may be null where no value is split over rows
   std::array<GroupShape, kNumMeshAxes> groups = {};  // by axis
-  const EngineProfile* engine = nullptr;  // sums and gathers travel in its dtypes; null: as the graph says
+  const EngineProfile* engine = nullptr;             // sums and gathers travel in its dtypes; null: as the graph says
   // Bytes that the step touches on this device (weights, caches, arena; all local ranks): what fits the cache stays there from
   // step to step. 0: nothing stays.
   double working_set_bytes = 0;
 };
+
+// What an op's work depends on, with the rows of its first input on this rank.
+WorkEnv with_rows(WorkEnv env, TypeSpan in, const StepBatch& batch, const RowSets* row_sets);
 
 class CostModel {
  public:

@@ -9,7 +9,9 @@ namespace {
 
 const std::vector<std::filesystem::path> kFolders = {WEFT_SOURCE_DIR "/devices"};
 
-CostModel model_of(const std::string& name) { return CostModel::create(load_device_profile(name, kFolders).value()).value(); }
+CostModel model_of(const std::string& name) {
+  return CostModel::create(load_device_profile(name, kFolders).value()).value();
+}
 
 ValueType rows_type(DType dtype, Shape shape) { return {{dtype, shape}, Rows::kTokens}; }
 ValueType fixed(DType dtype, Shape shape) { return {{dtype, shape}}; }
@@ -24,7 +26,9 @@ Call call(Op op, std::vector<ValueType> in) {
   return {std::move(op), std::move(in), std::move(out)};
 }
 
-OpCost cost_of(const CostModel& model, const Call& c, const CostEnv& env = {}) { return model.cost(c.op, c.in, c.out, env).value(); }
+OpCost cost_of(const CostModel& model, const Call& c, const CostEnv& env = {}) {
+  return model.cost(c.op, c.in, c.out, env).value();
+}
 
 Call linear(int64_t m, int64_t n, int64_t k, DType weight = DType::kBF16, ActQuant quant = ActQuant::kNone) {
   Linear op{.dtype = DType::kBF16, .act_quant = quant};
@@ -69,9 +73,11 @@ TEST(CostModel, CollectivesTravelInTheDtypesOfTheEngine) {
   weft.groups[static_cast<size_t>(MeshAxis::kTp)].extent = {4};
   CostEnv other = weft;
   other.engine = &engine;
-  ValueType part = rows_type(DType::kF32, {4096, 7168}), rows = rows_type(DType::kBF16, {1024, 7168}), weight = fixed(DType::kBF16, {1024, 7168});
+  ValueType part = rows_type(DType::kF32, {4096, 7168}), rows = rows_type(DType::kBF16, {1024, 7168}),
+            weight = fixed(DType::kBF16, {1024, 7168});
   part.placement[static_cast<size_t>(MeshAxis::kTp)] = Placement::partial();
-  rows.placement[static_cast<size_t>(MeshAxis::kTp)] = weight.placement[static_cast<size_t>(MeshAxis::kTp)] = Placement::sharded(0);
+  rows.placement[static_cast<size_t>(MeshAxis::kTp)] = weight.placement[static_cast<size_t>(MeshAxis::kTp)] =
+      Placement::sharded(0);
   const struct {
     const char* what;
     Call call;
@@ -122,7 +128,8 @@ TEST(CostModel, ADtypeThatTheDeviceLacksRunsAtTheNextWiderPeak) {
   // fp8 weights with bf16 activations are bf16 products, and read half the bytes.
   const Call mixed = linear(1, 8192, 8192, DType::kF8E4M3);
   EXPECT_NEAR(cost_of(h100, mixed).memory_term_s / cost_of(h100, linear(1, 8192, 8192)).memory_term_s, 0.5, 0.01);
-  EXPECT_NEAR(cost_of(h100, linear(8192, 8192, 8192, DType::kF8E4M3)).matrix_term_s, cost_of(h100, bf16).matrix_term_s, 1e-9);
+  EXPECT_NEAR(cost_of(h100, linear(8192, 8192, 8192, DType::kF8E4M3)).matrix_term_s, cost_of(h100, bf16).matrix_term_s,
+              1e-9);
   // Quantising the activations comes before the product.
   EXPECT_GT(cost_of(h100, fp8).vector_term_s, 0);
   // fp4 weights with fp8 activations are fp8 products.
@@ -130,10 +137,12 @@ TEST(CostModel, ADtypeThatTheDeviceLacksRunsAtTheNextWiderPeak) {
     Experts op{.act_quant = quant, .scale_rows = 1, .scale_cols = 32};
     const auto w = [](int64_t n, int64_t k) { return fixed(DType::kF4E2M1, {8, n, k}); };
     const auto s = [](int64_t n, int64_t k) { return fixed(DType::kF8E8M0, {8, n, k / 32}); };
-    return call(op, {rows_type(DType::kBF16, {4096, 1024}), rows_type(DType::kI32, {4096, 2}), rows_type(DType::kF32, {4096, 2}),
-                     w(512, 1024), w(512, 1024), w(1024, 512), s(512, 1024), s(512, 1024), s(1024, 512)});
+    return call(op, {rows_type(DType::kBF16, {4096, 1024}), rows_type(DType::kI32, {4096, 2}),
+                     rows_type(DType::kF32, {4096, 2}), w(512, 1024), w(512, 1024), w(1024, 512), s(512, 1024),
+                     s(512, 1024), s(1024, 512)});
   };
-  const OpCost fp8_experts = cost_of(b200, experts(ActQuant::kFp8Block128)), bf16_experts = cost_of(b200, experts(ActQuant::kNone));
+  const OpCost fp8_experts = cost_of(b200, experts(ActQuant::kFp8Block128)),
+               bf16_experts = cost_of(b200, experts(ActQuant::kNone));
   EXPECT_NEAR(fp8_experts.matrix_term_s / bf16_experts.matrix_term_s, 0.5, 1e-9);
 }
 
@@ -143,11 +152,13 @@ TEST(CostModel, ExpertsReadWhatIsHit) {
   Experts op;
   const auto at = [&](int64_t rows) {
     const auto w = [](int64_t n, int64_t k) { return fixed(DType::kBF16, {256, n, k}); };
-    return call(op, {rows_type(DType::kBF16, {rows, 4096}), rows_type(DType::kI32, {rows, 8}), rows_type(DType::kF32, {rows, 8}),
-                     w(2048, 4096), w(2048, 4096), w(4096, 2048)});
+    return call(op, {rows_type(DType::kBF16, {rows, 4096}), rows_type(DType::kI32, {rows, 8}),
+                     rows_type(DType::kF32, {rows, 8}), w(2048, 4096), w(2048, 4096), w(4096, 2048)});
   };
   const double expert_bytes = 3.0 * 2048 * 4096 * 2;
-  const auto memory = [&](int64_t rows, Routing routing) { return cost_of(model, at(rows), {.routing = routing}).memory_term_s * 0.8 * 1e12 / expert_bytes; };
+  const auto memory = [&](int64_t rows, Routing routing) {
+    return cost_of(model, at(rows), {.routing = routing}).memory_term_s * 0.8 * 1e12 / expert_bytes;
+  };
   EXPECT_NEAR(memory(1, {Routing::Kind::kUniform}), 8, 0.1);
   EXPECT_NEAR(memory(32, {Routing::Kind::kUniform}), 256 * (1 - std::pow(1 - 8.0 / 256, 32)), 0.5);
   EXPECT_NEAR(memory(32, {Routing::Kind::kWorst}), 256, 0.5);
@@ -158,8 +169,9 @@ TEST(CostModel, ExpertsReadWhatIsHit) {
 TEST(CostModel, AttentionFollowsTheContexts) {
   const CostModel model = CostModel::create(round_device()).value();
   constexpr int64_t kRows = 64, kMax = 1 << 20;
-  const Call index = call(IndexTopK{4, 512, 1, kMax}, {rows_type(DType::kBF16, {kRows, 64, 128}), rows_type(DType::kBF16, {kRows, 64}),
-                                                       fixed(DType::kBF16, {4096, 64, 128})});
+  const Call index =
+      call(IndexTopK{4, 512, 1, kMax}, {rows_type(DType::kBF16, {kRows, 64, 128}), rows_type(DType::kBF16, {kRows, 64}),
+                                        fixed(DType::kBF16, {4096, 64, 128})});
   const auto at = [&](int64_t context) {
     StepBatch batch;
     for (int64_t r = 0; r < kRows; ++r) batch.segments.push_back({static_cast<int32_t>(r), r, 1, context});
@@ -173,13 +185,18 @@ TEST(CostModel, AttentionFollowsTheContexts) {
 
 TEST(CostModel, MeasuredTablesAreInterpolatedInLogSpaceAndHeldAtTheEdge) {
   DeviceProfile device = round_device();
-  EfficiencyTable table{.op = "linear", .weight = "BF16", .values = {0.1, 0.4, 0.2, 0.8}, .measured = true, .provenance = {0, false, "test"}};
+  EfficiencyTable table{.op = "linear",
+                        .weight = "BF16",
+                        .values = {0.1, 0.4, 0.2, 0.8},
+                        .measured = true,
+                        .provenance = {0, false, "test"}};
   table.axes = {{"rows", {1, 16}}, {"columns", {256, 1024}}};
   device.efficiency.push_back(table);
   const CostModel model = CostModel::create(device).value();
   const auto efficiency = [&](int64_t m, int64_t n) {
     const OpCost cost = cost_of(model, linear(m, n, 4096));
-    const double roofline = std::max(2.0 * static_cast<double>(m * n) * 4096 / 1e14, 2.0 * static_cast<double>(n) * 4096 / 1e12);
+    const double roofline =
+        std::max(2.0 * static_cast<double>(m * n) * 4096 / 1e14, 2.0 * static_cast<double>(n) * 4096 / 1e12);
     EXPECT_TRUE(cost.unverified);
     return roofline / (cost.seconds - 1e-6);
   };
@@ -192,7 +209,8 @@ TEST(CostModel, MeasuredTablesAreInterpolatedInLogSpaceAndHeldAtTheEdge) {
   EXPECT_EQ(cost_of(model, linear(1, 256, 4096)).source, CostSource::kMeasured);
   EXPECT_EQ(cost_of(model, linear(4, 512, 4096)).source, CostSource::kInterpolated);
   EXPECT_EQ(cost_of(model, linear(4096, 65536, 4096)).source, CostSource::kRoofline);
-  EXPECT_EQ(cost_of(model, linear(1, 256, 4096, DType::kF8E4M3)).source, CostSource::kRoofline);  // another dtype's table
+  EXPECT_EQ(cost_of(model, linear(1, 256, 4096, DType::kF8E4M3)).source,
+            CostSource::kRoofline);  // another dtype's table
 }
 
 TEST(CostModel, CollectivesOverTheGroupOfTheAxis) {
@@ -229,7 +247,8 @@ TEST(CostModel, RanksOfACpuShareIt) {
   EXPECT_LT(cost_of(model, few, resident).memory_term_s, 0.5 * cost_of(model, few, alone).memory_term_s);
   device.shared_bandwidth = {{1, 96, 300e9}, {4, 24, 90e9}};
   const CostModel measured = CostModel::create(device).value();
-  EXPECT_NEAR(cost_of(measured, few, four).memory_term_s / cost_of(measured, few, alone).memory_term_s, 300.0 / 90, 1e-3);
+  EXPECT_NEAR(cost_of(measured, few, four).memory_term_s / cost_of(measured, few, alone).memory_term_s, 300.0 / 90,
+              1e-3);
 }
 
 }  // namespace

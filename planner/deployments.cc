@@ -25,8 +25,8 @@ int64_t Deployment::idle_devices() const {
 
 std::string deployment_name(const Deployment& d) {
   if (!d.prefill) return to_string(d.decode.layout);
-  return fmt::format("{} x {} prefill + {} x {} decode", d.prefill_instances, to_string(d.prefill->layout), d.decode_instances,
-                     to_string(d.decode.layout));
+  return fmt::format("{} x {} prefill + {} x {} decode", d.prefill_instances, to_string(d.prefill->layout),
+                     d.decode_instances, to_string(d.decode.layout));
 }
 
 Deployment deploy_together(const SearchPoint& point, int64_t gen) {
@@ -40,19 +40,22 @@ Deployment deploy_together(const SearchPoint& point, int64_t gen) {
   return d;
 }
 
-std::vector<Deployment> deploy_apart(std::span<const SearchPoint> prefill, std::span<const SearchPoint> decode, int64_t devices, int64_t gen) {
+std::vector<Deployment> deploy_apart(std::span<const SearchPoint> prefill, std::span<const SearchPoint> decode,
+                                     int64_t devices, int64_t gen) {
   std::vector<Deployment> all;
   for (const SearchPoint& p : prefill) {
     for (const SearchPoint& d : decode) {
       Deployment best;
       for (int64_t decoders = 1; decoders * d.devices + p.devices <= devices; ++decoders) {
         const int64_t prefills = (devices - decoders * d.devices) / p.devices;
-        const double requests_per_s = std::min(static_cast<double>(prefills) * p.requests_per_s, static_cast<double>(decoders) * d.requests_per_s);
+        const double requests_per_s = std::min(static_cast<double>(prefills) * p.requests_per_s,
+                                               static_cast<double>(decoders) * d.requests_per_s);
         if (best.prefill && requests_per_s <= best.requests_per_s) continue;
         // No more prefill instances than the decoders can serve.
         const double needed = p.requests_per_s > 0 ? requests_per_s / p.requests_per_s : 1;
         best.prefill = p;
-        best.prefill_instances = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(needed * (1 - 1e-12))), 1, prefills);
+        best.prefill_instances =
+            std::clamp<int64_t>(static_cast<int64_t>(std::ceil(needed * (1 - 1e-12))), 1, prefills);
         best.decode_instances = decoders;
         best.requests_per_s = requests_per_s;
       }
@@ -94,7 +97,8 @@ double objective_value(const Deployment& d, Objective objective) {
 
 bool ranks_before(const Deployment& a, const Deployment& b, Objective objective) {
   const auto key = [&](const Deployment& d) {
-    return std::tuple(-objective_value(d, objective), -d.tokens_per_s_device, -d.tokens_per_s_user, d.devices, d.prefill.has_value());
+    return std::tuple(-objective_value(d, objective), -d.tokens_per_s_device, -d.tokens_per_s_user, d.devices,
+                      d.prefill.has_value());
   };
   const auto ka = key(a), kb = key(b);
   return ka != kb ? ka < kb : deployment_name(a) < deployment_name(b);

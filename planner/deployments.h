@@ -13,7 +13,8 @@ Deployment deploy_together(const SearchPoint& point, int64_t gen);
 
 // Disaggregated on `devices`: for each pair of instances as many of both as give most requests per second; pairs of which not both
 // fit are left out, as are pairs that miss the limit on ttft (a first token waits for the transfer and comes with the prefill).
-std::vector<Deployment> deploy_apart(std::span<const SearchPoint> prefill, std::span<const SearchPoint> decode, int64_t devices, int64_t gen);
+std::vector<Deployment> deploy_apart(std::span<const SearchPoint> prefill, std::span<const SearchPoint> decode,
+                                     int64_t devices, int64_t gen);
 
 // Two figures of which more is better.
 struct Merit {

@@ -20,8 +20,8 @@ std::string_view collective_kind_name(CollectiveKind kind) {
 }
 
 std::string_view collective_algorithm_name(CollectiveAlgorithm algorithm) {
-  constexpr std::array<std::string_view, kNumCollectiveAlgorithms> kNames = {"ring",      "tree",     "one_shot", "two_shot",
-                                                                             "recursive", "pairwise", "bruck",    "in_network"};
+  constexpr std::array<std::string_view, kNumCollectiveAlgorithms> kNames = {
+      "ring", "tree", "one_shot", "two_shot", "recursive", "pairwise", "bruck", "in_network"};
   return kNames[static_cast<size_t>(algorithm)];
 }
 
@@ -39,7 +39,8 @@ std::vector<std::string> nearest_names(std::string_view wanted, const std::vecto
   // Part of a name counts as close ("h100" for "h100-sxm"), and its first word may stand for it.
   const auto distance = [&](const std::string& name) {
     if (!wanted.empty() && name.find(wanted) != std::string::npos) return size_t{0};
-    return std::min(edit_distance(wanted, name), edit_distance(wanted, std::string_view(name).substr(0, name.find('-'))));
+    return std::min(edit_distance(wanted, name),
+                    edit_distance(wanted, std::string_view(name).substr(0, name.find('-'))));
   };
   std::vector<std::string> sorted = names;
   std::stable_sort(sorted.begin(), sorted.end(),

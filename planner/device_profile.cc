@@ -6,12 +6,16 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/cpu.h"
 #include "io/json_fields.h"
+#include "planner/efficiency.h"
 
 namespace weft {
 namespace {
 
 constexpr double kMaxFigure = 1e21;
+constexpr double kMaxBytes = 1e15;  // of memory
+constexpr double kLeast = 1e-12;    // of what is divided by
 constexpr int64_t kMaxCount = int64_t{1} << 40;
 
 // Reads the parts of a profile. Every object is closed: a key that nobody asks for is an error.
@@ -27,13 +31,18 @@ class ProfileReader {
     profile_.description = fields.string("description");
     if (fields.has("notes")) profile_.notes = fields.strings("notes");
     section(fields, "memory", [&](JsonFields& memory, const Json& object) {
-      profile_.nominal_bytes = figure(memory, object, "memory.", "nominal_bytes");
-      profile_.visible_bytes = figure(memory, object, "memory.", "visible_bytes");
-      profile_.memory_bytes_per_s = figure(memory, object, "memory.", "bytes_per_s");
+      profile_.nominal_bytes = figure(memory, object, "memory.", "nominal_bytes", kLeast, kMaxBytes);
+      profile_.visible_bytes = figure(memory, object, "memory.", "visible_bytes", kLeast, kMaxBytes);
+      profile_.memory_bytes_per_s = figure(memory, object, "memory.", "bytes_per_s", kLeast);
+      const auto& [whole, part] = std::pair(profile_.nominal_bytes, profile_.visible_bytes);
+      if (whole && part && part->value > whole->value) {
+        fail("memory.visible_bytes",
+             fmt::format("{:.0f} is more than the {:.0f} of nominal_bytes", part->value, whole->value));
+      }
     });
     section(fields, "cache", [&](JsonFields& cache, const Json& object) {
-      profile_.cache_bytes = figure(cache, object, "cache.", "bytes");
-      profile_.cache_bytes_per_s = figure(cache, object, "cache.", "bytes_per_s");
+      profile_.cache_bytes = figure(cache, object, "cache.", "bytes", kLeast, kMaxBytes);
+      profile_.cache_bytes_per_s = figure(cache, object, "cache.", "bytes_per_s", kLeast);
     });
     peaks(fields, "matrix_flops_per_s", profile_.matrix_flops_per_s);
     peaks(fields, "vector_flops_per_s", profile_.vector_flops_per_s);
@@ -46,6 +55,8 @@ class ProfileReader {
     section(fields, "cpu", [&](JsonFields& cpu, const Json& object) {
       profile_.cores = static_cast<int>(cpu.integer("cores", 1, 1 << 16));
       if (cpu.has("isa")) profile_.isa = cpu.string("isa");
+      if (cpu.status().ok() && !profile_.isa.empty() && !parse_isa(profile_.isa))
+        cpu.fail("isa", fmt::format(": '{}' is no instruction-set level", profile_.isa));
       items(cpu, object, "shared_bandwidth", [&](const Json& item, const std::string& path) { shared(item, path); });
     });
     absorb(finish(fields));
@@ -57,7 +68,9 @@ class ProfileReader {
   void absorb(const Status& status) {
     if (status_.ok() && !status.ok()) status_ = status;
   }
-  void fail(const std::string& path, std::string_view what) { absorb(invalid_argument(fmt::format("{}: {}: {}", where_, path, what))); }
+  void fail(const std::string& path, std::string_view what) {
+    absorb(invalid_argument(fmt::format("{}: {}: {}", where_, path, what)));
+  }
 
   // Errors of the fields, then the keys that nobody asked for.
   Status finish(JsonFields& fields) {
@@ -91,16 +104,17 @@ class ProfileReader {
   }
 
   // {"value": ..., "source": "...", "verified": true}; null and absent: there is no such figure.
-  std::optional<Figure> figure(JsonFields& fields, const Json& object, const std::string& prefix, std::string_view key) {
+  std::optional<Figure> figure(JsonFields& fields, const Json& object, const std::string& prefix, std::string_view key,
+                               double min = 0, double max = kMaxFigure) {
     fields.informational({key});
     if (!fields.has(key)) return std::nullopt;
-    return figure_of(object[std::string(key)], prefix + std::string(key));
+    return figure_of(object[std::string(key)], prefix + std::string(key), min, max);
   }
 
-  Figure figure_of(const Json& json, const std::string& path) {
+  Figure figure_of(const Json& json, const std::string& path, double min = 0, double max = kMaxFigure) {
     JsonFields fields(json, where_, path + ".");
     Figure figure;
-    figure.value = fields.number("value", 0, kMaxFigure);
+    figure.value = fields.number("value", min, max);
     provenance(fields, json, path, figure);
     absorb(finish(fields));
     return figure;
@@ -110,7 +124,9 @@ class ProfileReader {
     figure.source = fields.string("source");
     if (fields.status().ok() && figure.source.empty()) fields.fail("source", " is empty");
     figure.verified = boolean(fields, json, "verified");
-    if (!figure.verified) profile_.unverified.push_back(path);
+    if (figure.verified) return;
+    figure.place = profile_.unverified.size();
+    profile_.unverified.push_back(path);
   }
 
   bool boolean(JsonFields& fields, const Json& json, std::string_view key) {
@@ -137,7 +153,8 @@ class ProfileReader {
       if (!dtype) return fail(path, "is no dtype; F32, F16, BF16, F8_E4M3, F4_E2M1 and I8 are usual");
       if (item.value().is_null()) continue;
       peaks[*dtype] = figure_of(item.value(), path);
-      if (status_.ok() && peaks[*dtype].value <= 0) return fail(path, "must be above 0; leave out what the device cannot do");
+      if (status_.ok() && peaks[*dtype].value <= 0)
+        return fail(path, "must be above 0; leave out what the device cannot do");
     }
   }
 
@@ -180,13 +197,15 @@ class ProfileReader {
     if (!json.is_object()) return absorb(fields.status());
     link.bytes_per_s = required("bytes_per_s");
     link.latency_s = required("latency_s");
-    if (status_.ok() && fields.status().ok() && link.bytes_per_s.value <= 0) fields.fail("bytes_per_s", " must be above 0");
+    if (status_.ok() && fields.status().ok() && link.bytes_per_s.value <= 0)
+      fields.fail("bytes_per_s", " must be above 0");
     link.full_duplex = boolean(fields, json, "full_duplex");
     link.efficiency = fields.number_or("efficiency", 1, 1e-3, 1);
     if (fields.has("algorithms")) {
       for (const std::string& text : fields.strings("algorithms")) {
         int i = 0;
-        while (i < kNumCollectiveAlgorithms && collective_algorithm_name(static_cast<CollectiveAlgorithm>(i)) != text) ++i;
+        while (i < kNumCollectiveAlgorithms && collective_algorithm_name(static_cast<CollectiveAlgorithm>(i)) != text)
+          ++i;
         if (i == kNumCollectiveAlgorithms) return fail(path + ".algorithms", fmt::format("'{}' is unknown", text));
         link.algorithms.push_back(static_cast<CollectiveAlgorithm>(i));
       }
@@ -199,8 +218,14 @@ class ProfileReader {
     JsonFields fields(json, where_, path + ".");
     EfficiencyTable table;
     table.op = fields.string("op");
-    if (fields.has("weight")) table.weight = fields.string("weight");
-    if (fields.has("activation")) table.activation = fields.string("activation");
+    if (fields.status().ok() && !can_have_table(table.op))
+      fields.fail("op", fmt::format(": '{}' is no op of the graph, nor matrix, vector or memory", table.op));
+    for (const auto& [key, dtype] : {std::pair("weight", &table.weight), std::pair("activation", &table.activation)}) {
+      if (!fields.has(key)) continue;
+      *dtype = fields.string(key);
+      if (fields.status().ok() && !dtype->empty() && !parse_dtype(*dtype))
+        fields.fail(key, fmt::format(": '{}' is no dtype", *dtype));
+    }
     table.ranks = static_cast<int>(fields.integer_or("ranks", 0, 0, 1 << 16));
     table.threads = static_cast<int>(fields.integer_or("threads", 0, 0, 1 << 16));
     if (fields.has("cached")) table.cached = boolean(fields, json, "cached");
@@ -212,8 +237,9 @@ class ProfileReader {
       JsonFields axis(item, where_, fmt::format("{}.{}.", path, at));
       table.axes.push_back({axis.string("name"), numbers(axis, item, "values", 0, kMaxFigure)});
       const std::vector<double>& values = table.axes.back().values;
-      if (axis.status().ok() && (values.empty() || values.front() <= 0 ||
-                                 std::adjacent_find(values.begin(), values.end(), std::greater_equal<>()) != values.end())) {
+      if (axis.status().ok() &&
+          (values.empty() || values.front() <= 0 ||
+           std::adjacent_find(values.begin(), values.end(), std::greater_equal<>()) != values.end())) {
         axis.fail("values", " must be above 0 and ascend");
       }
       const std::string& name = table.axes.back().name;
@@ -266,10 +292,12 @@ class ProfileReader {
       const std::string path = fmt::format("links[{}]", i);
       if (link.kind == LinkKind::kHostMemory) {
         if (i != 0) return fail(path, "host_memory joins the ranks of one device: it must be the first link");
-        if (!profile_.is_cpu()) return fail(path, "host_memory is for CPUs (a 'cpu' section), where ranks share a device");
+        if (!profile_.is_cpu())
+          return fail(path, "host_memory is for CPUs (a 'cpu' section), where ranks share a device");
         continue;
       }
-      if (link.peers == 0 && i + 1 < profile_.links.size()) return fail(path, "peers 0 (any number) is for the last link");
+      if (link.peers == 0 && i + 1 < profile_.links.size())
+        return fail(path, "peers 0 (any number) is for the last link");
       const int64_t inner = i == 0 ? 1 : profile_.links[i - 1].peers;
       if (link.peers != 0 && i > 0 && profile_.links[i - 1].kind != LinkKind::kHostMemory &&
           (link.peers <= inner || link.peers % inner != 0)) {
@@ -301,6 +329,14 @@ std::vector<std::string> missing_figures(const DeviceProfile& profile) {
 }
 
 }  // namespace
+
+std::vector<std::string> DeviceProfile::names_of(FigureMarks marks) const {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < unverified.size(); ++i) {
+    if ((marks >> std::min(i, kLastMark) & 1) != 0) names.push_back(unverified[i]);
+  }
+  return names;
+}
 
 Result<DeviceProfile> parse_device_profile(std::string_view text, std::string_view where) {
   WEFT_ASSIGN_OR_RETURN(const Json json, parse_json(text, where));

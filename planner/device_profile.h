@@ -5,6 +5,7 @@
 // verified is marked so in every output. A figure that is missing is no default: the cost model names it when it needs it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -19,11 +20,21 @@
 
 namespace weft {
 
+// Which figures of a profile that nobody verified something rests on: bit i stands for DeviceProfile::unverified[i], the last bit for
+// all from there on.
+using FigureMarks = uint64_t;
+inline constexpr size_t kLastMark = 63;
+
 struct Figure {
   double value = 0;
   bool verified = true;
   std::string source = {};
-  bool operator==(const Figure&) const = default;
+  size_t place = kLastMark;  // in DeviceProfile::unverified
+
+  FigureMarks marks() const { return verified ? 0 : FigureMarks{1} << std::min(place, kLastMark); }
+  bool operator==(const Figure& other) const {
+    return value == other.value && verified == other.verified && source == other.source;
+  }
 };
 
 // How the devices of a tier reach each other.
@@ -52,7 +63,7 @@ struct Link {
   Figure latency_s = {};
   LinkKind kind = LinkKind::kSwitch;
   bool full_duplex = true;
-  double efficiency = 1;    // of bytes_per_s, for large messages
+  double efficiency = 1;  // of bytes_per_s, for large messages
   // What the software between the devices can do; empty: all that fit the kind of link. The cheapest is taken.
   std::vector<CollectiveAlgorithm> algorithms = {};
   bool operator==(const Link&) const = default;
@@ -75,15 +86,15 @@ struct EfficiencyTable {
     std::vector<double> values;  // ascending
     bool operator==(const Axis&) const = default;
   };
-  std::string op = {};         // name of an op ("linear"), or "matrix", "vector", "memory", "collective" for all that have no own
-  std::string weight = {};         // dtype of the weights; "": any
-  std::string activation = {};     // dtype of the activations; "": any
-  int ranks = 0, threads = 0;  // CPUs: measured with so many ranks at work and threads of each; 0: any
-  bool cached = false;         // measured with weights that stay in the cache
-  std::vector<Axis> axes = {};     // may be empty: one value
+  std::string op = {};          // name of an op ("linear"), or "matrix", "vector", "memory" for all that have no own
+  std::string weight = {};      // dtype of the weights; "": any
+  std::string activation = {};  // dtype of the activations; "": any
+  int ranks = 0, threads = 0;   // CPUs: measured with so many ranks at work and threads of each; 0: any
+  bool cached = false;          // measured with weights that stay in the cache
+  std::vector<Axis> axes = {};  // may be empty: one value
   std::vector<double> values = {};  // last axis fastest
-  bool measured = false;       // by kernels on this device; otherwise somebody's constant
-  Figure provenance = {};         // source and verified; its value is unused
+  bool measured = false;            // by kernels on this device; otherwise somebody's constant
+  Figure provenance = {};           // source and verified; its value is unused
   bool operator==(const EfficiencyTable&) const = default;
 };
 
@@ -107,8 +118,8 @@ struct DeviceProfile {
   std::vector<Link> links;
 
   // CPUs.
-  int cores = 0;        // of one device, which its local ranks share; 0: an accelerator, one rank a device
-  std::string isa;      // level that was measured
+  int cores = 0;    // of one device, which its local ranks share; 0: an accelerator, one rank a device
+  std::string isa;  // level that was measured
   std::vector<SharedBandwidth> shared_bandwidth;
 
   std::vector<std::string> notes;
@@ -116,6 +127,9 @@ struct DeviceProfile {
   std::vector<std::string> unverified;
   // What the profile must get by calibration before it can tell times; empty: complete.
   std::vector<std::string> missing;
+
+  // The names of those figures.
+  std::vector<std::string> names_of(FigureMarks marks) const;
 
   // Ranks that share one device: 1 on accelerators, as many as cores on CPUs.
   bool is_cpu() const { return cores > 0; }
@@ -125,13 +139,15 @@ struct DeviceProfile {
 Result<DeviceProfile> parse_device_profile(std::string_view text, std::string_view where);
 
 // A shipped name ("h100-sxm") or a path to a file. An unknown name lists the nearest ones. `folders` are searched in order.
-Result<DeviceProfile> load_device_profile(std::string_view name_or_path, const std::vector<std::filesystem::path>& folders);
+Result<DeviceProfile> load_device_profile(std::string_view name_or_path,
+                                          const std::vector<std::filesystem::path>& folders);
 std::vector<std::string> device_profile_names(const std::vector<std::filesystem::path>& folders);
 
 // The JSON text that parse_device_profile reads.
 std::string device_profile_json(const DeviceProfile& profile);
 
 // The names that are most like `wanted`, best first; for messages.
-std::vector<std::string> nearest_names(std::string_view wanted, const std::vector<std::string>& names, size_t at_most = 3);
+std::vector<std::string> nearest_names(std::string_view wanted, const std::vector<std::string>& names,
+                                       size_t at_most = 3);
 
 }  // namespace weft

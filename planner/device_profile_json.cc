@@ -35,7 +35,8 @@ Object of(const EfficiencyTable& table) {
   if (table.measured) object["measured"] = true;
   if (!table.axes.empty()) {
     object["axes"] = Object::array();
-    for (const EfficiencyTable::Axis& axis : table.axes) object["axes"].push_back({{"name", axis.name}, {"values", axis.values}});
+    for (const EfficiencyTable::Axis& axis : table.axes)
+      object["axes"].push_back({{"name", axis.name}, {"values", axis.values}});
   }
   object["values"] = table.values;
   object["source"] = table.provenance.source;
@@ -53,7 +54,8 @@ Object of(const Link& link) {
                    {"efficiency", link.efficiency}};
   if (!link.algorithms.empty()) {
     object["algorithms"] = Object::array();
-    for (const CollectiveAlgorithm a : link.algorithms) object["algorithms"].push_back(std::string(collective_algorithm_name(a)));
+    for (const CollectiveAlgorithm a : link.algorithms)
+      object["algorithms"].push_back(std::string(collective_algorithm_name(a)));
   }
   return object;
 }
@@ -61,7 +63,8 @@ Object of(const Link& link) {
 }  // namespace
 
 std::string device_profile_json(const DeviceProfile& profile) {
-  Object object = {{"schema", 1}, {"name", profile.name}, {"vendor", profile.vendor}, {"description", profile.description}};
+  Object object = {
+      {"schema", 1}, {"name", profile.name}, {"vendor", profile.vendor}, {"description", profile.description}};
   Object memory = Object::object(), cache = Object::object();
   put(memory, "nominal_bytes", profile.nominal_bytes);
   put(memory, "visible_bytes", profile.visible_bytes);
@@ -82,7 +85,8 @@ std::string device_profile_json(const DeviceProfile& profile) {
   if (profile.is_cpu()) {
     object["cpu"] = {{"cores", profile.cores}, {"isa", profile.isa}, {"shared_bandwidth", Object::array()}};
     for (const SharedBandwidth& s : profile.shared_bandwidth) {
-      object["cpu"]["shared_bandwidth"].push_back({{"ranks", s.ranks}, {"threads", s.threads}, {"bytes_per_s", s.bytes_per_s}});
+      object["cpu"]["shared_bandwidth"].push_back(
+          {{"ranks", s.ranks}, {"threads", s.threads}, {"bytes_per_s", s.bytes_per_s}});
     }
   }
   if (!profile.notes.empty()) object["notes"] = profile.notes;

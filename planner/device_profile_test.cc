@@ -38,8 +38,8 @@ TEST(DeviceProfiles, ShippedOnesAreReadAndWrittenBack) {
 
 // Figures of planner.md section 4, one of each table.
 TEST(DeviceProfiles, HaveThePublishedFigures) {
-  const DeviceProfile ascend = load("ascend-910c-752t"), h200 = load("h200-sxm"), rack = load("gb200-nvl72"), amd = load("mi355x"),
-                      cpu = load("epyc-9654"), h20 = load("h20-96g");
+  const DeviceProfile ascend = load("ascend-910c-752t"), h200 = load("h200-sxm"), rack = load("gb200-nvl72"),
+                      amd = load("mi355x"), cpu = load("epyc-9654"), h20 = load("h20-96g");
   EXPECT_EQ(ascend.matrix_flops_per_s.at(DType::kBF16).value, 353.9e12);
   EXPECT_EQ(ascend.matrix_flops_per_s.at(DType::kI8).value, 752e12);
   EXPECT_EQ(ascend.nominal_bytes->value, 64.0 * (1 << 30));
@@ -67,8 +67,12 @@ TEST(DeviceProfiles, HaveThePublishedFigures) {
 TEST(DeviceProfiles, AnUnknownNameGetsTheNearestOnes) {
   EXPECT_EQ(load_device_profile("h100", kFolders).status().message(),
             "device 'h100' is unknown; nearest: h100-sxm, a100-sxm-80g, h200-sxm");
-  EXPECT_TRUE(load_device_profile("mi300", kFolders).status().message().starts_with("device 'mi300' is unknown; nearest: mi300x, "));
-  EXPECT_NE(load_device_profile("no/such/file.json", kFolders).status().message().find("no/such/file.json"), std::string::npos);
+  EXPECT_TRUE(load_device_profile("mi300", kFolders)
+                  .status()
+                  .message()
+                  .starts_with("device 'mi300' is unknown; nearest: mi300x, "));
+  EXPECT_NE(load_device_profile("no/such/file.json", kFolders).status().message().find("no/such/file.json"),
+            std::string::npos);
 }
 
 TEST(DeviceProfiles, OneErrorForEachFault) {
@@ -82,8 +86,10 @@ TEST(DeviceProfiles, OneErrorForEachFault) {
   ASSERT_TRUE(profile.ok()) << profile.status().message();
   EXPECT_EQ(profile->unverified, std::vector<std::string>{"links[0].latency_s"});
   EXPECT_EQ(CostModel::create(*profile).status().message(),
-            "device d has no memory.visible_bytes, memory.bytes_per_s, vector_flops_per_s, launch, efficiency of 'matrix', efficiency of "
-            "'memory': times cannot be told; measure the device and add the figures to a copy of its profile (docs/devices.md)");
+            "device d has no memory.visible_bytes, memory.bytes_per_s, vector_flops_per_s, launch, efficiency of "
+            "'matrix', efficiency of "
+            "'memory': times cannot be told; measure the device and add the figures to a copy of its profile "
+            "(docs/devices.md)");
 
   struct Fault {
     const char* from;
@@ -94,23 +100,46 @@ TEST(DeviceProfiles, OneErrorForEachFault) {
            Fault{"\"schema\": 1", "\"schema\": 2", "d.json: schema: 2 is outside 1 .. 1"},
            Fault{"\"vendor\": \"v\", ", "", "d.json: vendor is missing"},
            Fault{"\"vendor\"", "\"colour\": 1, \"vendor\"", "d.json: unknown key 'colour'"},
-           Fault{"\"bytes_per_s\": null", "\"bytes_per_second\": null", "d.json: unknown key 'memory.bytes_per_second'"},
+           Fault{"\"bytes_per_s\": null", "\"bytes_per_second\": null",
+                 "d.json: unknown key 'memory.bytes_per_second'"},
            Fault{"\"value\": 1e9, \"source\": \"s\", \"verified\": true}, \"bytes_per_s\": null",
-                 "\"value\": 1e9, \"verified\": true}, \"bytes_per_s\": null", "d.json: memory.nominal_bytes.source is missing"},
+                 "\"value\": 1e9, \"verified\": true}, \"bytes_per_s\": null",
+                 "d.json: memory.nominal_bytes.source is missing"},
            Fault{"\"value\": 1e12, \"source\": \"s\", \"verified\": true", "\"value\": 1e12, \"source\": \"s\"",
                  "d.json: matrix_flops_per_s.BF16.verified is missing"},
-           Fault{"\"value\": 1e12", "\"value\": \"fast\"", "d.json: matrix_flops_per_s.BF16.value: expected a number, found a string"},
-           Fault{"\"value\": 1e12", "\"value\": 0", "d.json: matrix_flops_per_s.BF16: must be above 0; leave out what the device cannot do"},
-           Fault{"\"BF16\"", "\"BF17\"", "d.json: matrix_flops_per_s.BF17: is no dtype; F32, F16, BF16, F8_E4M3, F4_E2M1 and I8 are usual"},
+           Fault{"\"value\": 1e12", "\"value\": \"fast\"",
+                 "d.json: matrix_flops_per_s.BF16.value: expected a number, found a string"},
+           Fault{"\"value\": 1e12", "\"value\": 0",
+                 "d.json: matrix_flops_per_s.BF16: must be above 0; leave out what the device cannot do"},
+           Fault{"\"BF16\"", "\"BF17\"",
+                 "d.json: matrix_flops_per_s.BF17: is no dtype; F32, F16, BF16, F8_E4M3, F4_E2M1 and I8 are usual"},
+           Fault{"\"bytes_per_s\": null", "\"bytes_per_s\": {\"value\": 0, \"source\": \"s\", \"verified\": true}",
+                 "d.json: memory.bytes_per_s.value: 0 is outside 1e-12 .. 1e+21"},
+           Fault{"\"value\": 1e9, \"source\": \"s\", \"verified\": true}, \"bytes_per_s\": null",
+                 "\"value\": 1e19, \"source\": \"s\", \"verified\": true}",
+                 "d.json: memory.nominal_bytes.value: 1e+19 is outside 1e-12 .. 1000000000000000"},
+           Fault{"\"bytes_per_s\": null", "\"visible_bytes\": {\"value\": 2e9, \"source\": \"s\", \"verified\": true}",
+                 "d.json: memory.visible_bytes: 2000000000 is more than the 1000000000 of nominal_bytes"},
+           Fault{"\"op\": \"linear\"", "\"op\": \"foo\"",
+                 "d.json: efficiency[0].op: 'foo' is no op of the graph, nor matrix, vector or memory"},
+           Fault{"\"op\": \"linear\"", "\"op\": \"linear\", \"weight\": \"F8\"",
+                 "d.json: efficiency[0].weight: 'F8' is no dtype"},
+           Fault{"\"op\": \"linear\"", "\"op\": \"linear\", \"activation\": \"foo\"",
+                 "d.json: efficiency[0].activation: 'foo' is no dtype"},
+           Fault{"\"efficiency\"", "\"cpu\": {\"cores\": 2, \"isa\": \"foo\"}, \"efficiency\"",
+                 "d.json: cpu.isa: 'foo' is no instruction-set level"},
            Fault{"[1, 4]", "[4, 1]", "d.json: efficiency[0].axes[0].values must be above 0 and ascend"},
-           Fault{"\"rows\"", "\"raws\"", "d.json: efficiency[0].axes[0].name: 'raws' is unknown; known: rows, columns, depth, count, bytes, ranks"},
+           Fault{"\"rows\"", "\"raws\"",
+                 "d.json: efficiency[0].axes[0].name: 'raws' is unknown; known: rows, columns, depth, count, bytes, "
+                 "ranks"},
            Fault{"[0.5, 0.6]", "[0.5]", "d.json: efficiency[0].values has 1 entries, the axes have 2 points"},
            Fault{"\"kind\": \"switch\"", "\"kind\": \"star\"",
                  "d.json: links[0].kind: 'star' is unknown; known: switch, mesh, ring, host_memory"},
            Fault{"\"kind\": \"switch\"", "\"kind\": \"host_memory\"",
                  "d.json: links[0]: host_memory is for CPUs (a 'cpu' section), where ranks share a device"},
            Fault{"\"peers\": 8", "\"peers\": 1", "d.json: links[0]: a link needs at least 2 peers"},
-           Fault{"\"full_duplex\": true", "\"full_duplex\": 1", "d.json: links[0].full_duplex: expected true or false, found an integer"},
+           Fault{"\"full_duplex\": true", "\"full_duplex\": 1",
+                 "d.json: links[0].full_duplex: expected true or false, found an integer"},
        }) {
     std::string text = good;
     const size_t at = text.find(fault.from);

@@ -28,7 +28,8 @@ EngineProfile tensorcast() {
 }
 
 TEST(DsaStructure, IsReadOffTheGraph) {
-  for (const char* name : {"glm-5", "glm-5.1-w8a8", "glm-5.2-fp8", "deepseek-v3.2", "deepseek-v4-flash", "deepseek-v4-pro"}) {
+  for (const char* name :
+       {"glm-5", "glm-5.1-w8a8", "glm-5.2-fp8", "deepseek-v3.2", "deepseek-v4-flash", "deepseek-v4-pro"}) {
     const auto dsa = has_dsa_structure(*published(name));
     ASSERT_TRUE(dsa.ok()) << dsa.status().message();
     EXPECT_TRUE(*dsa) << name;
@@ -54,12 +55,15 @@ TEST(DsaStructure, SequenceParallelismBringsIt) {
       {"dp2tp16+sp+ep32", "dp2tp16+dsa_cp+sp+ep32+o_proj=replicated+router=full+queries=full"},
       {"dp2tp16+dsa_cp+sp+ep32", "dp2tp16+dsa_cp+sp+ep32+o_proj=replicated+router=full+queries=full"},
       {"tp16+sp", "tp16+dsa_cp+sp+o_proj=replicated+queries=full"},
-      {"dp2tp16+dsa_cp+ep32", "layout dp2tp16+dsa_cp+ep32: engine tensorcast has dsa_cp where sequence parallelism is on; add +sp, or leave dsa_cp out"},
+      {"dp2tp16+dsa_cp+ep32",
+       "layout dp2tp16+dsa_cp+ep32: engine tensorcast has dsa_cp where sequence parallelism is on; add +sp, or leave "
+       "dsa_cp out"},
   };
   for (const auto& c : cases) {
     const auto planned = engine_layout(engine, *glm, layout_of(c.layout));
     EXPECT_EQ(planned.ok() ? to_string(*planned) : std::string(planned.status().message()), c.planned) << c.layout;
-    EXPECT_EQ(engine_layout(weft, *glm, layout_of(c.layout)).value(), layout_of(c.layout));  // choices of weft stay as they are
+    EXPECT_EQ(engine_layout(weft, *glm, layout_of(c.layout)).value(),
+              layout_of(c.layout));  // choices of weft stay as they are
   }
 }
 
@@ -89,7 +93,8 @@ struct LayerView {
   }
   std::string shape(ValueId id) const {
     std::string text;
-    for (const int64_t dim : step.graph.value(id).type.shape().dims()) text += fmt::format("{}{}", text.empty() ? "" : ",", dim);
+    for (const int64_t dim : step.graph.value(id).type.shape().dims())
+      text += fmt::format("{}{}", text.empty() ? "" : ",", dim);
     return "[" + text + "]";
   }
   // "[256,6144] x [256,6144] -> [256,256]": the first input, the second where it is a weight, and the first output.
@@ -109,21 +114,21 @@ struct Boundary {
 // sharding.md 5.1: T = 4096, P = 16, 256 tokens a rank. Weights are [out, in]: the projection of 16384 inputs to 6144 outputs is
 // [6144,16384].
 constexpr Boundary kPrefill[] = {
-    {"attn_in", "[256,6144] x [6144] -> [256,6144]"},                     // residual and norm local
-    {"attn_in.all_gather_tp", "[256,6144] -> [4096,6144]"},               // the one gather of hidden states: output 0 of the norm
-    {"q_a", "[4096,6144] x [2048,6144] -> [4096,2048]"},                  // attention on all tokens
-    {"q_b", "[4096,2048] x [16384,2048] -> [4096,64,256]"},               // q_b whole: all heads
-    {"q_latent", "[4096,64,256] x [32768,192] -> [4096,64,576]"},         // W_UK whole
-    {"kv_a", "[4096,6144] x [576,6144] -> [4096,576]"},                   // caches are written by all tokens
+    {"attn_in", "[256,6144] x [6144] -> [256,6144]"},        // residual and norm local
+    {"attn_in.all_gather_tp", "[256,6144] -> [4096,6144]"},  // the one gather of hidden states: output 0 of the norm
+    {"q_a", "[4096,6144] x [2048,6144] -> [4096,2048]"},     // attention on all tokens
+    {"q_b", "[4096,2048] x [16384,2048] -> [4096,64,256]"},  // q_b whole: all heads
+    {"q_latent", "[4096,64,256] x [32768,192] -> [4096,64,576]"},  // W_UK whole
+    {"kv_a", "[4096,6144] x [576,6144] -> [4096,576]"},            // caches are written by all tokens
     {"cache_rows", "[4096,576] -> [4096,704]"},
-    {"indexer.wq_b", "[256,2048] x [4096,2048] -> [256,32,128]"},         // queries of the selection: local
+    {"indexer.wq_b", "[256,2048] x [4096,2048] -> [256,32,128]"},  // queries of the selection: local
     {"indexer.weights_proj", "[256,6144] x [32,6144] -> [256,32]"},
     {"topk", "[256,32,128] -> [256,2048]"},
     {"attention", "[4096,64,576] -> [4096,64,512]"},
-    {"values", "[4096,64,512] x [16384,512] -> [4096,64,256]"},           // W_UV whole
-    {"values.slice_rows_tp", "[4096,64,256] -> [256,64,256]"},            // the token slice
-    {"o", "[256,64,256] x [6144,16384] -> [256,6144]"},                   // [256,16384] x o_proj whole: no reduction
-    {"attn_out", "[256,6144] -> [256,6144]"},                             // residual local
+    {"values", "[4096,64,512] x [16384,512] -> [4096,64,256]"},  // W_UV whole
+    {"values.slice_rows_tp", "[4096,64,256] -> [256,64,256]"},   // the token slice
+    {"o", "[256,64,256] x [6144,16384] -> [256,6144]"},          // [256,16384] x o_proj whole: no reduction
+    {"attn_out", "[256,6144] -> [256,6144]"},                    // residual local
     {"ffn_in", "[256,6144] x [6144] -> [256,6144]"},
 };
 // Of layers with experts: local.
@@ -139,10 +144,10 @@ constexpr Boundary kDecode[] = {
     {"values", "[9,64,512] x [16384,512] -> [9,64,256]"},
     {"o", "[9,64,256] x [6144,16384] -> [9,6144]"},
     {"attn_out", "[9,6144] -> [9,6144]"},
-    {"gate", "[9,6144] x [256,6144] -> [9,256]"},           // on all tokens
-    {"gate.slice_rows_tp", "[9,256] -> [3,256]"},           // room for 12, of which a rank has 3
+    {"gate", "[9,6144] x [256,6144] -> [9,256]"},  // on all tokens
+    {"gate.slice_rows_tp", "[9,256] -> [3,256]"},  // room for 12, of which a rank has 3
     {"route", "[3,256] x [256] -> [3,8]"},
-    {"ffn_in.slice_rows_tp", "[9,6144] -> [3,6144]"},       // what the experts get
+    {"ffn_in.slice_rows_tp", "[9,6144] -> [3,6144]"},  // what the experts get
     {"shared.gate_proj", "[9,6144] x [2048,6144] -> [9,2048]"},
 };
 
@@ -150,7 +155,9 @@ constexpr Boundary kDecode[] = {
 TEST(DsaCp, ThePageSaysTheSame) {
   std::ifstream in(WEFT_SOURCE_DIR "/docs/glm_5_1_w8a8.md");
   const std::string page{std::istreambuf_iterator<char>(in), {}};
-  for (const std::span<const Boundary> table : {std::span<const Boundary>(kPrefill), std::span<const Boundary>(kPrefillMoe), std::span<const Boundary>(kDecode)}) {
+  for (const std::span<const Boundary> table :
+       {std::span<const Boundary>(kPrefill), std::span<const Boundary>(kPrefillMoe),
+        std::span<const Boundary>(kDecode)}) {
     for (const Boundary& b : table) {
       const std::string wanted = fmt::format("| `{}` | `{}` |", b.value, b.shapes);
       EXPECT_NE(page.find(wanted), page.npos) << wanted;
@@ -219,7 +226,8 @@ TEST(DsaCp, CollectivesOfALayer) {
     if (bytes > 0 && std::holds_alternative<ExpertCombine>(node.op)) continue;
     if (bytes > 0) sent[step->graph.value(node.out[0]).name] = static_cast<double>(bytes) / kMiB;
   }
-  EXPECT_EQ(sent, (std::map<std::string, double>{{"layers.40.attn_in.all_gather_tp", 45}, {"layers.40.topk.all_gather_tp", 30}}));
+  EXPECT_EQ(sent, (std::map<std::string, double>{{"layers.40.attn_in.all_gather_tp", 45},
+                                                 {"layers.40.topk.all_gather_tp", 30}}));
   // The residual of a rank is 3 MiB, its output projection 96 MiB of int8 (192 as bf16).
   const auto bytes_of = [&](const std::string& name) {
     return static_cast<double>(step->graph.value(step->graph.find(name)).type.tensor.bytes()) / kMiB;
@@ -268,7 +276,8 @@ TEST(DsaCp, SparseAttentionIsBf16) {
         const Node& node = step->graph.nodes()[n];
         if (!std::holds_alternative<SparseAttention>(node.op)) continue;
         found += step->node_repeat[n];
-        for (const size_t i : {size_t{0}, size_t{1}}) EXPECT_EQ(step->graph.value(node.in[i]).type.dtype(), DType::kBF16) << name;
+        for (const size_t i : {size_t{0}, size_t{1}})
+          EXPECT_EQ(step->graph.value(node.in[i]).type.dtype(), DType::kBF16) << name;
         EXPECT_EQ(step->graph.value(node.out[0]).type.dtype(), DType::kBF16) << name;
       }
       EXPECT_EQ(found, model->num_layers()) << name;

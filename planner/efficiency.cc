@@ -10,11 +10,19 @@ namespace {
 
 // Names of the ops by their place in the variant.
 template <size_t... I>
-std::array<std::string_view, sizeof...(I)> names_of_ops(std::index_sequence<I...>) {
+constexpr std::array<std::string_view, sizeof...(I)> names_of_ops(std::index_sequence<I...>) {
   return {std::variant_alternative_t<I, Op>::kName...};
 }
 
+constexpr size_t kOps = std::variant_size_v<Op>;
+constexpr std::array<std::string_view, kOps> kOpNames = names_of_ops(std::make_index_sequence<kOps>());
+
 }  // namespace
+
+bool can_have_table(std::string_view op) {
+  return op == "matrix" || op == "vector" || op == "memory" ||
+         std::find(kOpNames.begin(), kOpNames.end(), op) != kOpNames.end();
+}
 
 ShapePoint shape_point(const Work& work, TypeSpan in, TypeSpan out) {
   ShapePoint point = {work.rows, work.columns, work.depth, work.count, 0, 0};
@@ -29,7 +37,8 @@ ShapePoint shape_point(const Work& work, TypeSpan in, TypeSpan out) {
 EfficiencyGrid::EfficiencyGrid(const EfficiencyTable& table) : table_(table) {
   for (const EfficiencyTable::Axis& axis : table.axes) {
     Axis grid_axis;
-    grid_axis.feature = static_cast<size_t>(std::find(kTableAxes.begin(), kTableAxes.end(), axis.name) - kTableAxes.begin());
+    grid_axis.feature =
+        static_cast<size_t>(std::find(kTableAxes.begin(), kTableAxes.end(), axis.name) - kTableAxes.begin());
     WEFT_CHECK(grid_axis.feature < kTableAxes.size(), "axis '{}'", axis.name);
     for (const double value : axis.values) grid_axis.logs.push_back(std::log(value));
     axes_.push_back(std::move(grid_axis));
@@ -38,8 +47,8 @@ EfficiencyGrid::EfficiencyGrid(const EfficiencyTable& table) : table_(table) {
 }
 
 TableValue EfficiencyGrid::at(const ShapePoint& point) const {
-  constexpr double kOnPoint = 0.05;   // relative distance that still counts as the measured shape
-  constexpr double kNear = 1.3863;    // log 4: how far from the edge a held value counts as an interpolation
+  constexpr double kOnPoint = 0.05;  // relative distance that still counts as the measured shape
+  constexpr double kNear = 1.3863;   // log 4: how far from the edge a held value counts as an interpolation
   TableValue result{1, TableMatch::kMeasured};
   const auto worse = [&](TableMatch match) { result.match = std::max(result.match, match); };
   // Corners of the cell and their weights: one axis after the other splits every corner in two.
@@ -49,7 +58,8 @@ TableValue EfficiencyGrid::at(const ShapePoint& point) const {
   for (const Axis& axis : axes_) {
     const double x = std::log(std::max(point[axis.feature], 1e-300));
     const size_t n = axis.logs.size();
-    const size_t above = static_cast<size_t>(std::lower_bound(axis.logs.begin(), axis.logs.end(), x) - axis.logs.begin());
+    const size_t above =
+        static_cast<size_t>(std::lower_bound(axis.logs.begin(), axis.logs.end(), x) - axis.logs.begin());
     size_t low = 0;
     double weight = 0;  // of low + 1
     if (above == 0 || above == n) {
@@ -75,10 +85,8 @@ TableValue EfficiencyGrid::at(const ShapePoint& point) const {
 }
 
 EfficiencySet::EfficiencySet(const std::vector<EfficiencyTable>& tables) {
-  static constexpr size_t kOps = std::variant_size_v<Op>;
-  const std::array<std::string_view, kOps> names = names_of_ops(std::make_index_sequence<kOps>());
   for (const EfficiencyTable& table : tables) {
-    const auto op = static_cast<size_t>(std::find(names.begin(), names.end(), table.op) - names.begin());
+    const auto op = static_cast<size_t>(std::find(kOpNames.begin(), kOpNames.end(), table.op) - kOpNames.begin());
     if (op < kOps) by_op_[op].push_back(grids_.size());
     grids_.emplace_back(table);
   }

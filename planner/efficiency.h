@@ -22,6 +22,9 @@ struct TableValue {
 };
 
 // A table with the logarithms that interpolation needs.
+// Whether an efficiency table can be of it: an op, or a class of ops ("matrix", "vector", "memory").
+bool can_have_table(std::string_view op);
+
 class EfficiencyGrid {
  public:
   explicit EfficiencyGrid(const EfficiencyTable& table);

@@ -14,7 +14,8 @@ bool has_dsa_structure(const Graph& graph) {
     const SparseAttention* attention = std::get_if<SparseAttention>(&node.op);
     if (attention == nullptr) continue;
     const SparseAttention::Inputs at = attention->inputs(node.in.size());
-    if (at.picks < 0 || at.entries < 0 || !selected[static_cast<size_t>(node.in[static_cast<size_t>(at.picks)])]) continue;
+    if (at.picks < 0 || at.entries < 0 || !selected[static_cast<size_t>(node.in[static_cast<size_t>(at.picks)])])
+      continue;
     const int64_t heads = graph.value(node.in[0]).type.shape()[1], values = graph.value(node.out[0]).type.shape()[2];
     if (heads > 1 && values <= graph.value(node.in[static_cast<size_t>(at.entries)]).type.shape().back()) return true;
   }
@@ -42,8 +43,9 @@ Result<Layout> engine_layout(const EngineProfile& engine, const Model& model, co
   if (!engine.dsa_cp_with_sequence_parallel || layout.mesh.tp == 1) return layout;
   if (!layout.sequence_parallel) {
     if (layout.attention != AttentionChoice::kDsaCp) return layout;
-    return invalid_argument(fmt::format("layout {}: engine {} has dsa_cp where sequence parallelism is on; add +sp, or leave dsa_cp out",
-                                        to_string(layout), engine.name));
+    return invalid_argument(
+        fmt::format("layout {}: engine {} has dsa_cp where sequence parallelism is on; add +sp, or leave dsa_cp out",
+                    to_string(layout), engine.name));
   }
   WEFT_ASSIGN_OR_RETURN(const bool dsa, has_dsa_structure(model));
   if (!dsa) return layout;

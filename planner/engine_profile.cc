@@ -16,9 +16,11 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kConditions = {"always", "dsa_cp", "no_dsa_cp", "sequence_parallel"};
 constexpr std::array<std::string_view, 3> kLifetimes = {"persistent", "load", "step"};
-constexpr std::array<std::string_view, 7> kEffects = {"replicate", "shard", "store_as", "omit_scales", "omit", "extra_copy", "overhead"};
-constexpr std::array<std::string_view, 10> kSplits = {"whole",       "heads",        "output_groups", "output_inputs", "vocabulary",
-                                                      "dense_inner", "dense_inputs", "shared_inner",  "shared_inputs", "experts"};
+constexpr std::array<std::string_view, 7> kEffects = {"replicate", "shard",      "store_as", "omit_scales",
+                                                      "omit",      "extra_copy", "overhead"};
+constexpr std::array<std::string_view, 10> kSplits = {"whole",         "heads",       "output_groups", "output_inputs",
+                                                      "vocabulary",    "dense_inner", "dense_inputs",  "shared_inner",
+                                                      "shared_inputs", "experts"};
 constexpr double kMaxBytes = 1e15;
 
 class EngineReader {
@@ -34,6 +36,7 @@ class EngineReader {
     profile_.reduce_dtype = dtype(fields, "reduce_dtype");
     profile_.gather_dtype = dtype(fields, "gather_dtype");
     profile_.executor_limits = flag(fields, json, "executor_limits", true);
+    profile_.shares_logits = flag(fields, json, "shares_logits", true);
     profile_.dsa_cp_with_sequence_parallel = flag(fields, json, "dsa_cp_with_sequence_parallel", false);
     if (fields.has("leaves_out")) profile_.leaves_out = fields.strings("leaves_out");
     items(fields, json, "weights", [&](JsonFields& item, const Json& object) { weight(item, object); });
@@ -147,7 +150,8 @@ bool applies(const WeightRule& rule, const HeldWeight& weight, const Layout& lay
   if (rule.split && *rule.split != split) return false;
   if (rule.stored && *rule.stored != weight.dtype && !weight.is_scale) return false;
   const auto named = [&](const std::string& pattern) {
-    return matches(pattern, weight.name) || (weight.is_scale && matches(pattern, weight.name.substr(0, weight.name.rfind('.'))));
+    return matches(pattern, weight.name) ||
+           (weight.is_scale && matches(pattern, weight.name.substr(0, weight.name.rfind('.'))));
   };
   return rule.patterns.empty() || std::any_of(rule.patterns.begin(), rule.patterns.end(), named);
 }
@@ -163,12 +167,15 @@ Result<EngineProfile> parse_engine_profile(std::string_view text, std::string_vi
   return profile;
 }
 
-Result<EngineProfile> load_engine_profile(std::string_view name_or_path, const std::vector<std::filesystem::path>& folders) {
+Result<EngineProfile> load_engine_profile(std::string_view name_or_path,
+                                          const std::vector<std::filesystem::path>& folders) {
   WEFT_ASSIGN_OR_RETURN(const ProfileFile file, find_profile("engine", name_or_path, folders));
   return parse_engine_profile(file.text, file.path.string());
 }
 
-std::vector<std::string> engine_profile_names(const std::vector<std::filesystem::path>& folders) { return profile_names(folders); }
+std::vector<std::string> engine_profile_names(const std::vector<std::filesystem::path>& folders) {
+  return profile_names(folders);
+}
 
 bool matches(std::string_view pattern, std::string_view name) {
   // Greedy with one step back: after a star, the shortest text that lets the rest fit.
@@ -236,16 +243,20 @@ EngineWeight engine_weight(const EngineProfile& engine, const HeldWeight& weight
 
 int64_t sent_bytes_of(const EngineProfile& engine, const Op& op, TypeSpan in, TypeSpan out, int64_t bytes) {
   constexpr int64_t kBitsOfAByte = 8;
-  const auto scaled = [](int64_t n, std::optional<DType> to, int64_t from_bits) { return to ? n * dtype_bits(*to) / from_bits : n; };
+  const auto scaled = [](int64_t n, std::optional<DType> to, int64_t from_bits) {
+    return to ? n * dtype_bits(*to) / from_bits : n;
+  };
   const auto reduced = [&](int64_t size) {
     const Shape& shape = in[0].shape();
     const int64_t sums = reduce_scatter_bytes(size, shape[0], shape[0] == 0 ? 0 : shape.num_elements() / shape[0]);
-    return scaled(sums, engine.reduce_dtype, kPartialBytes * kBitsOfAByte) + scaled(bytes - sums, engine.gather_dtype, dtype_bits(out[0].dtype()));
+    return scaled(sums, engine.reduce_dtype, kPartialBytes * kBitsOfAByte) +
+           scaled(bytes - sums, engine.gather_dtype, dtype_bits(out[0].dtype()));
   };
   if (const auto* sum = std::get_if<AllReduce>(&op)) return reduced(sum->size);
   if (const auto* sum = std::get_if<ReduceScatter>(&op)) return reduced(sum->size);
   // Weights travel as they are stored.
-  if (std::holds_alternative<AllGather>(op) && in[0].rows != Rows::kStatic) return scaled(bytes, engine.gather_dtype, dtype_bits(in[0].dtype()));
+  if (std::holds_alternative<AllGather>(op) && in[0].rows != Rows::kStatic)
+    return scaled(bytes, engine.gather_dtype, dtype_bits(in[0].dtype()));
   return bytes;
 }
 

@@ -40,7 +40,7 @@ enum class WeightEffect {
 
 // One rule about weights: which, when, and what changes. Rules are applied in order; several may match a weight.
 struct WeightRule {
-  std::string name;                   // of the ledger's line: "W_UK and W_UV beside kv_b"
+  std::string name;  // of the ledger's line: "W_UK and W_UV beside kv_b"
   std::string source;
   bool verified = true;
   RuleCondition when = RuleCondition::kAlways;
@@ -48,8 +48,8 @@ struct WeightRule {
   std::optional<WeightSplit> split;   // only weights of this kind
   std::optional<DType> stored;        // only weights that the checkpoint stores so
   WeightEffect effect = WeightEffect::kExtraCopy;
-  std::optional<DType> dtype;         // kStoreAs, kExtraCopy
-  double factor = 1;                  // kExtraCopy
+  std::optional<DType> dtype;                        // kStoreAs, kExtraCopy
+  double factor = 1;                                 // kExtraCopy
   double bytes_per_output = 0, bytes_per_input = 0;  // kOverhead
   Lifetime lifetime = Lifetime::kPersistent;         // kExtraCopy
 };
@@ -65,13 +65,15 @@ struct ReserveRule {
 
 struct EngineProfile {
   std::string name, description;
-  bool exact = false;                 // the ledger is this engine's own: `weft`
+  bool exact = false;  // the ledger is this engine's own: `weft`
   std::vector<WeightRule> weights;
   std::vector<ReserveRule> reserves;
 
   // Dtypes in which sums and gathered rows travel; none: as the graph says (weft: fp32 partials, rows as they are).
   std::optional<DType> reduce_dtype, gather_dtype;
-  bool executor_limits = true;        // false: layouts that weft's executor refuses are fine
+  bool executor_limits = true;  // false: layouts that weft's executor refuses are fine
+  bool shares_logits =
+      true;  // every rank gets the logits of all stages and data-parallel groups; false: they are sampled where they are
   // Attention over split tokens is no choice of its own: it comes with sequence_parallel on models that have DSA, in the form of
   // queries=full (planner/engine_layout.h).
   bool dsa_cp_with_sequence_parallel = false;
@@ -80,19 +82,20 @@ struct EngineProfile {
 };
 
 Result<EngineProfile> parse_engine_profile(std::string_view text, std::string_view where);
-Result<EngineProfile> load_engine_profile(std::string_view name_or_path, const std::vector<std::filesystem::path>& folders);
+Result<EngineProfile> load_engine_profile(std::string_view name_or_path,
+                                          const std::vector<std::filesystem::path>& folders);
 std::vector<std::string> engine_profile_names(const std::vector<std::filesystem::path>& folders);
 
 // A value of a weight as weft's rank holds it; scales and offsets are values of their own.
 struct HeldWeight {
-  std::string_view name;         // of the weight; of a scale the name of its weight, or with the scale's own suffix
+  std::string_view name;  // of the weight; of a scale the name of its weight, or with the scale's own suffix
   WeightSplit split = WeightSplit::kWhole;
   bool is_scale = false;
   DType dtype = DType::kF32;
-  int64_t elements = 0;          // of this rank
-  int64_t inputs = 1;            // ... for each output
-  int64_t pieces = 1;            // parts that the layout cuts it into
-  bool over_tp = false;          // ... along tp, among others
+  int64_t elements = 0;  // of this rank
+  int64_t inputs = 1;    // ... for each output
+  int64_t pieces = 1;    // parts that the layout cuts it into
+  bool over_tp = false;  // ... along tp, among others
 };
 
 // What a rank of the engine holds of it. Rules point into the profile.

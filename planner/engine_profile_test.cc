@@ -16,7 +16,8 @@ EngineProfile load(const std::string& name) {
 Layout layout_of(const char* text) { return parse_layout(text).value(); }
 
 TEST(EngineProfiles, ShippedOnesAreRead) {
-  EXPECT_EQ(engine_profile_names(kFolders), (std::vector<std::string>{"tensorcast", "vllm-ascend", "vllm-hcu", "weft"}));
+  EXPECT_EQ(engine_profile_names(kFolders),
+            (std::vector<std::string>{"tensorcast", "vllm-ascend", "vllm-hcu", "weft"}));
   for (const std::string& name : engine_profile_names(kFolders)) EXPECT_EQ(load(name).name, name);
   EXPECT_TRUE(load("weft").weights.empty() && load("weft").reserves.empty() && load("weft").exact);
   EXPECT_EQ(load_engine_profile("vllm", kFolders).status().message(),
@@ -33,13 +34,16 @@ TEST(EngineProfiles, Patterns) {
 }
 
 TEST(EngineProfiles, OneErrorForEachFault) {
-  const std::string head = R"({"schema": 1, "name": "e", "description": "x", "weights": [{"name": "r", "source": "s", )";
+  const std::string head =
+      R"({"schema": 1, "name": "e", "description": "x", "weights": [{"name": "r", "source": "s", )";
   for (const auto& [rest, message] : {
            std::pair{R"("effect": "melt"}]})",
-                     "e.json: weights[0].effect: 'melt' is unknown; known: replicate, shard, store_as, omit_scales, omit, extra_copy, overhead"},
+                     "e.json: weights[0].effect: 'melt' is unknown; known: replicate, shard, store_as, omit_scales, "
+                     "omit, extra_copy, overhead"},
            std::pair{R"("effect": "store_as"}]})", "e.json: weights[0].dtype is missing: this effect needs it"},
            std::pair{R"("effect": "omit", "split": "diagonal"}]})",
-                     "e.json: weights[0].split: 'diagonal' is unknown; known: whole, heads, output_groups, output_inputs, vocabulary, "
+                     "e.json: weights[0].split: 'diagonal' is unknown; known: whole, heads, output_groups, "
+                     "output_inputs, vocabulary, "
                      "dense_inner, dense_inputs, shared_inner, shared_inputs, experts"},
            std::pair{R"("effect": "omit", "size": 3}]})", "e.json: unknown key 'weights[0].size'"},
        }) {
@@ -49,12 +53,27 @@ TEST(EngineProfiles, OneErrorForEachFault) {
 
 TEST(EngineProfiles, EffectsOnOneWeight) {
   const auto engine = [](const std::string& rule) {
-    return parse_engine_profile(R"({"schema": 1, "name": "e", "description": "x", "weights": [{"name": "r", "source": "s", )" + rule + "}]}", "e")
+    return parse_engine_profile(
+               R"({"schema": 1, "name": "e", "description": "x", "weights": [{"name": "r", "source": "s", )" + rule +
+                   "}]}",
+               "e")
         .value();
   };
   // A rank's quarter of an int8 weight [64, 32], and of its fp32 scales.
-  const HeldWeight weight{.name = "layers.0.q", .split = WeightSplit::kHeads, .dtype = DType::kI8, .elements = 512, .inputs = 32, .pieces = 4, .over_tp = true};
-  const HeldWeight scale{.name = "layers.0.q.scale", .split = WeightSplit::kHeads, .is_scale = true, .dtype = DType::kF32, .elements = 16, .pieces = 4, .over_tp = true};
+  const HeldWeight weight{.name = "layers.0.q",
+                          .split = WeightSplit::kHeads,
+                          .dtype = DType::kI8,
+                          .elements = 512,
+                          .inputs = 32,
+                          .pieces = 4,
+                          .over_tp = true};
+  const HeldWeight scale{.name = "layers.0.q.scale",
+                         .split = WeightSplit::kHeads,
+                         .is_scale = true,
+                         .dtype = DType::kF32,
+                         .elements = 16,
+                         .pieces = 4,
+                         .over_tp = true};
   struct Case {
     const char* rule;
     const char* layout;

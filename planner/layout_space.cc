@@ -101,7 +101,8 @@ class Enumeration {
     const std::string name = fmt::format("layout {}: ", to_string(layout));
     std::string rule = status.message();
     if (rule.starts_with(name)) rule.erase(0, name.size());
-    const auto at = std::find_if(space_.refused.begin(), space_.refused.end(), [&](const RefusedLayouts& r) { return r.rule == rule; });
+    const auto at = std::find_if(space_.refused.begin(), space_.refused.end(),
+                                 [&](const RefusedLayouts& r) { return r.rule == rule; });
     if (at != space_.refused.end()) {
       ++at->count;
     } else {
@@ -136,7 +137,8 @@ class Enumeration {
     Layout alone;
     alone.mesh = {.dp = 2, .tp = 2};  // where all of these choices change something
     variation.set(alone, value);
-    const bool of_model = alone.gate != GateChoice::kReplicated || alone.ple != PleChoice::kReplicated || alone.ple_tier != PleTier::kMemory;
+    const bool of_model = alone.gate != GateChoice::kReplicated || alone.ple != PleChoice::kReplicated ||
+                          alone.ple_tier != PleTier::kMemory;
     return !of_model || model_.check_layout(alone).ok();
   }
 

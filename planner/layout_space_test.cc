@@ -13,7 +13,8 @@ namespace {
 
 std::set<std::string> texts_of(const std::vector<Layout>& layouts) {
   std::set<std::string> texts;
-  for (const Layout& layout : layouts) EXPECT_TRUE(texts.insert(to_string(layout)).second) << to_string(layout) << " is there twice";
+  for (const Layout& layout : layouts)
+    EXPECT_TRUE(texts.insert(to_string(layout)).second) << to_string(layout) << " is there twice";
   return texts;
 }
 
@@ -80,7 +81,8 @@ TEST(LayoutSpace, UsualIsPartOfAllAndOtherEnginesTakeMore) {
   LayoutSpaceOptions all;
   all.breadth = SpaceBreadth::kAll;
   for (const int devices : {2, 3}) {
-    const auto usual = texts_of(enumerate_layouts(*model, devices).layouts), every = texts_of(enumerate_layouts(*model, devices, all).layouts);
+    const auto usual = texts_of(enumerate_layouts(*model, devices).layouts),
+               every = texts_of(enumerate_layouts(*model, devices, all).layouts);
     EXPECT_TRUE(std::includes(every.begin(), every.end(), usual.begin(), usual.end())) << devices;
     EXPECT_LT(usual.size(), every.size()) << devices;
     LayoutSpaceOptions foreign;

@@ -29,8 +29,8 @@ std::string_view without_layer(std::string_view name) {
 // Lines of the same kind are one.
 void add_line(std::vector<LedgerLine>& lines, LedgerLine line) {
   const auto at = std::find_if(lines.begin(), lines.end(), [&](const LedgerLine& l) {
-    return l.category == line.category && l.copies == line.copies && l.tensor == line.tensor && l.what == line.what && l.storage == line.storage &&
-           l.reason == line.reason;
+    return l.category == line.category && l.copies == line.copies && l.tensor == line.tensor && l.what == line.what &&
+           l.storage == line.storage && l.reason == line.reason;
   });
   if (at == lines.end()) {
     lines.push_back(std::move(line));
@@ -68,7 +68,8 @@ class LayerKinds {
     if (!name.starts_with(kPrefix)) return layer;
     std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), layer);
     const auto [at, fresh] = of_layer_.emplace(layer, 0);
-    if (fresh) at->second = numbers_.emplace(model_.layer_kind(layer), static_cast<int64_t>(numbers_.size())).first->second;
+    if (fresh)
+      at->second = numbers_.emplace(model_.layer_kind(layer), static_cast<int64_t>(numbers_.size())).first->second;
     return at->second;
   }
 
@@ -78,7 +79,8 @@ class LayerKinds {
   std::map<std::string, int64_t> numbers_;
 };
 
-HeldValues held_values(const Model& model, std::span<const StepGraph* const> steps, std::initializer_list<ValueRole> roles) {
+HeldValues held_values(const Model& model, std::span<const StepGraph* const> steps,
+                       std::initializer_list<ValueRole> roles) {
   HeldValues held;
   LayerKinds kinds(model);
   for (const StepGraph* step : steps) {
@@ -107,7 +109,9 @@ struct Spread {
 // Ranks of the stage that hold the same, and along which axes they lie.
 Spread spread_of(const Placements& placements, const MeshSizes& mesh) {
   Spread spread;
-  const auto sharded = [&](MeshAxis axis) { return placements[static_cast<size_t>(axis)].kind == Placement::Kind::kSharded; };
+  const auto sharded = [&](MeshAxis axis) {
+    return placements[static_cast<size_t>(axis)].kind == Placement::Kind::kSharded;
+  };
   for (int axis = 0; axis < kNumMeshAxes; ++axis) {
     if (sharded(static_cast<MeshAxis>(axis))) spread.pieces *= mesh.size(static_cast<MeshAxis>(axis));
   }
@@ -119,7 +123,8 @@ Spread spread_of(const Placements& placements, const MeshSizes& mesh) {
   }
   for (const MeshAxis axis : {MeshAxis::kDp, MeshAxis::kPcp, MeshAxis::kTp}) {
     if (mesh.size(axis) == 1 || sharded(axis)) continue;
-    spread.reason += fmt::format("{}{} {}", spread.reason.empty() ? "whole on " : " x ", mesh_axis_name(axis), mesh.size(axis));
+    spread.reason +=
+        fmt::format("{}{} {}", spread.reason.empty() ? "whole on " : " x ", mesh_axis_name(axis), mesh.size(axis));
   }
   return spread;
 }
@@ -133,7 +138,8 @@ void add(std::vector<LedgerLine>& lines, LedgerLine line, int64_t repeat) {
 
 class Holdings {
  public:
-  Holdings(const PlanRequest& request, const StepSetting& setting, LedgerDetail detail) : request_(request), setting_(setting), detail_(detail) {}
+  Holdings(const PlanRequest& request, const StepSetting& setting, LedgerDetail detail)
+      : request_(request), setting_(setting), detail_(detail) {}
 
   void weights(const HeldValues& held) {
     for (const auto& [key, weight] : held) out_.weight_bytes += weight.bytes() * weight.repeat;
@@ -156,7 +162,8 @@ class Holdings {
       // Data-parallel groups have requests of their own.
       const int64_t copies = std::max<int64_t>(spread.copies / setting_.layout.mesh.dp, 1);
       add(appended ? pages : rings,
-          {LedgerCategory::kCaches, std::string(cache_kind(name)), "", std::string(dtype_name(type.dtype())), state.bytes() / type.shape()[0], 1, copies,
+          {LedgerCategory::kCaches, std::string(cache_kind(name)), "", std::string(dtype_name(type.dtype())),
+           state.bytes() / type.shape()[0], 1, copies,
            copies == 1 ? "" : fmt::format("on {} ranks of a data-parallel group", copies)},
           state.repeat);
     }
@@ -186,7 +193,10 @@ class Holdings {
     const std::string tensor(detail_ == LedgerDetail::kTensors ? without_layer(name) : std::string_view());
     if (request_.engine != nullptr) {
       const Shape& shape = type.shape();
-      HeldWeight mine{.name = name, .split = setting_.model->weight_split(name), .is_scale = info.part == WeightInfo::Part::kScale, .dtype = dtype};
+      HeldWeight mine{.name = name,
+                      .split = setting_.model->weight_split(name),
+                      .is_scale = info.part == WeightInfo::Part::kScale,
+                      .dtype = dtype};
       mine.elements = elements;
       mine.inputs = shape.rank() < 2 ? 1 : shape.back();
       mine.pieces = spread.pieces;
@@ -194,8 +204,14 @@ class Holdings {
       const EngineWeight held = engine_weight(*request_.engine, mine, setting_.layout);
       for (const EngineWeight::Line& copy : held.extra) {
         if (copy.lifetime == Lifetime::kLoad) continue;
-        LedgerLine line{LedgerCategory::kEngineCopies, copy.rule->name, tensor, copy.rule->dtype ? std::string(dtype_name(*copy.rule->dtype)) : "",
-                        copy.bytes, 1, spread.copies, copy.rule->source};
+        LedgerLine line{LedgerCategory::kEngineCopies,
+                        copy.rule->name,
+                        tensor,
+                        copy.rule->dtype ? std::string(dtype_name(*copy.rule->dtype)) : "",
+                        copy.bytes,
+                        1,
+                        spread.copies,
+                        copy.rule->source};
         line.unverified = !copy.rule->verified;
         extra.push_back(std::move(line));
       }
@@ -209,7 +225,13 @@ class Holdings {
       if (!held.changed_by.empty()) reason = held.changed_by.back()->name;
     }
     if (!omitted) {
-      LedgerLine line{category, std::string(info.component), tensor, std::string(dtype_name(dtype)), bytes_of(elements, dtype), 1, spread.copies,
+      LedgerLine line{category,
+                      std::string(info.component),
+                      tensor,
+                      std::string(dtype_name(dtype)),
+                      bytes_of(elements, dtype),
+                      1,
+                      spread.copies,
                       reason.empty() ? spread.reason : reason};
       line.unverified = unverified;
       add(out_.weights, std::move(line), weight.repeat);
@@ -225,7 +247,8 @@ class Holdings {
 
 class Ledger {
  public:
-  Ledger(const PlanRequest& request, const StepSetting& setting, RankLedger& out) : request_(request), setting_(setting), out_(out) {}
+  Ledger(const PlanRequest& request, const StepSetting& setting, RankLedger& out)
+      : request_(request), setting_(setting), out_(out) {}
 
   void hold(const StageHoldings& holdings) {
     out_.lines = holdings.weights;
@@ -265,7 +288,8 @@ class Ledger {
       out_.arena.scratch += step.fullest.scratch;
       if (step.fullest.total() <= most) continue;
       most = step.fullest.total();
-      out_.peak_step = fmt::format("{} step of {} rows", step.key.phase == StepPhase::kPrefill ? "prefill" : "decode", step.key.tokens);
+      out_.peak_step = fmt::format("{} step of {} rows", step.key.phase == StepPhase::kPrefill ? "prefill" : "decode",
+                                   step.key.tokens);
       if (step.key.kind == GraphKind::kDraft) out_.peak_step = "draft " + out_.peak_step;
       if (!step.peak_op.empty()) out_.peak_op = step.peak_op;
     }
@@ -280,11 +304,13 @@ class Ledger {
 
   void reserves() {
     int64_t communicators = 0;
-    for (int axis = 0; axis < kNumMeshAxes; ++axis) communicators += setting_.layout.mesh.size(static_cast<MeshAxis>(axis)) > 1 ? 1 : 0;
+    for (int axis = 0; axis < kNumMeshAxes; ++axis)
+      communicators += setting_.layout.mesh.size(static_cast<MeshAxis>(axis)) > 1 ? 1 : 0;
     const auto line = [&](std::string what, double bytes, std::string reason, bool unverified) {
       if (bytes <= 0) return;
       out_.reserve_bytes += static_cast<int64_t>(bytes);
-      LedgerLine reserve{LedgerCategory::kReserve, std::move(what), "", "", static_cast<int64_t>(bytes), 1, 1, std::move(reason)};
+      LedgerLine reserve{LedgerCategory::kReserve, std::move(what), "", "", static_cast<int64_t>(bytes), 1, 1,
+                         std::move(reason)};
       reserve.unverified = unverified;
       add(out_.lines, std::move(reserve), 1);
     };
@@ -337,8 +363,9 @@ std::vector<LedgerLine> by_component(const std::vector<LedgerLine>& lines) {
   return fewer;
 }
 
-StageHoldings stage_holdings(const PlanRequest& request, const StepSetting& setting, std::span<const StepGraph* const> steps,
-                             std::span<const StepGraph* const> unused, LedgerDetail detail) {
+StageHoldings stage_holdings(const PlanRequest& request, const StepSetting& setting,
+                             std::span<const StepGraph* const> steps, std::span<const StepGraph* const> unused,
+                             LedgerDetail detail) {
   Holdings holdings(request, setting, detail);
   holdings.weights(held_values(*setting.model, steps, {ValueRole::kWeight, ValueRole::kDerived}));
   std::vector<const StepGraph*> all(steps.begin(), steps.end());

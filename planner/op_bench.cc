@@ -77,7 +77,8 @@ class RankCase {
       out_.push_back({type.tensor, own.data(), {}});
       buffers_.push_back(std::move(own));
     }
-    const Work work = std::visit([&](const auto& op) { return op.work(test_.in, out_types_, {pool_.size()}); }, test_.op);
+    const Work work =
+        std::visit([&](const auto& op) { return op.work(test_.in, out_types_, {pool_.size()}); }, test_.op);
     WEFT_ASSIGN_OR_RETURN(scratch_, Buffer::allocate(std::max<int64_t>(work.scratch_bytes, kPage)));
     batch_.segments = test_.segments;
     int64_t rows = 0;
@@ -135,13 +136,15 @@ class RankCase {
   void fill_normal(const TensorView& x, const std::optional<Quantise>& rounding) const {
     WEFT_CHECK(x.dtype() == DType::kBF16, "normal numbers are BF16");
     constexpr int64_t kDifferent = 1024;
-    const int64_t width = x.shape().back(), vectors = x.shape().num_elements() / width, different = std::min(vectors, kDifferent);
+    const int64_t width = x.shape().back(), vectors = x.shape().num_elements() / width,
+                  different = std::min(vectors, kDifferent);
     std::mt19937 random(static_cast<unsigned>(width));
     std::normal_distribution<float> normal;
     auto* const numbers = x.as<bf16>();
     for (int64_t e = 0; e < different * width; ++e) numbers[e] = to_bf16(normal(random));
     if (rounding.has_value()) rounding->apply(numbers, DType::kBF16, different, width, isa_);
-    for (int64_t v = different; v < vectors; ++v) std::memcpy(numbers + v * width, numbers + v % different * width, static_cast<size_t>(width) * sizeof(bf16));
+    for (int64_t v = different; v < vectors; ++v)
+      std::memcpy(numbers + v * width, numbers + v % different * width, static_cast<size_t>(width) * sizeof(bf16));
   }
 
   const OpCase& test_;
@@ -189,7 +192,8 @@ Result<double> OpBench::measure_in_turn(const std::vector<const OpCase*>& tests,
   constexpr int kSamples = 2;
   std::vector<std::vector<std::unique_ptr<RankCase>>> cases(static_cast<size_t>(ranks()));
   for (const OpCase* test : tests) {
-    WEFT_ASSIGN_OR_RETURN(const ValueTypes out, std::visit([&](const auto& op) { return op.infer(test->in); }, test->op));
+    WEFT_ASSIGN_OR_RETURN(const ValueTypes out,
+                          std::visit([&](const auto& op) { return op.infer(test->in); }, test->op));
     for (const ValueType& type : test->in) {
       if (!is_integer(type.dtype())) WEFT_RETURN_IF_ERROR(store(type.dtype()).status());
     }
@@ -221,7 +225,8 @@ Result<double> OpBench::measure_in_turn(const std::vector<const OpCase*>& tests,
     run(1);  // pages of the outputs
     meeting.wait();
     const double once = run(1);
-    if (r == 0) calls = std::clamp<int64_t>(static_cast<int64_t>(seconds / kSamples / std::max(once, 1e-7)), 1, 1 << 16);
+    if (r == 0)
+      calls = std::clamp<int64_t>(static_cast<int64_t>(seconds / kSamples / std::max(once, 1e-7)), 1, 1 << 16);
     for (int sample = 0; sample < kSamples; ++sample) {
       meeting.wait();
       times[static_cast<size_t>(r)].push_back(run(calls));

@@ -17,11 +17,12 @@ namespace weft {
 struct OpCase {
   Op op;
   std::vector<ValueType> in;
-  std::vector<char> stored = {};                            // by input: weights and caches
-  std::map<size_t, std::vector<int32_t>> integers = {};     // by input
-  std::map<size_t, std::optional<Quantise>> normal = {};    // BF16 inputs of normal numbers; of such that were rounded like that
+  std::vector<char> stored = {};                         // by input: weights and caches
+  std::map<size_t, std::vector<int32_t>> integers = {};  // by input
+  std::map<size_t, std::optional<Quantise>> normal =
+      {};  // BF16 inputs of normal numbers; of such that were rounded like that
   std::vector<Segment> segments = {};
-  std::vector<std::vector<int32_t>> pages = {};             // by request slot
+  std::vector<std::vector<int32_t>> pages = {};  // by request slot
 };
 
 // Several ranks of some threads each, all doing the same at the same time, as ranks of one machine do.
@@ -35,7 +36,9 @@ class OpBench {
 
   // Seconds of one call, the least of a few samples. Every call finds other stored inputs: cached, of a few megabytes that the
   // last-level cache holds, else such as no cache has. `seconds`: how long to measure, at least.
-  Result<double> measure(const OpCase& test, bool cached, double seconds) { return measure_in_turn({{&test}}, cached, seconds); }
+  Result<double> measure(const OpCase& test, bool cached, double seconds) {
+    return measure_in_turn({{&test}}, cached, seconds);
+  }
   // Of one call of each, one after the other, as a step runs them: an op that others ran before finds its code and its values
   // further away.
   Result<double> measure_in_turn(const std::vector<const OpCase*>& tests, bool cached, double seconds);

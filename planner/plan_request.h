@@ -14,7 +14,11 @@
 
 namespace weft {
 
-enum class PlanPhase { kBoth, kPrefill, kDecode };  // kPrefill, kDecode: an instance that does only this (disaggregated)
+enum class PlanPhase {
+  kBoth,
+  kPrefill,
+  kDecode
+};  // kPrefill, kDecode: an instance that does only this (disaggregated)
 std::string_view plan_phase_name(PlanPhase phase);
 
 struct PlanRequest {
@@ -27,18 +31,19 @@ struct PlanRequest {
 
   NumericMode mode;
   PlanPhase phase = PlanPhase::kBoth;
-  int64_t prompt = 8192, gen = 512;    // tokens of every request
-  int64_t batch = 16;                  // requests at a time, over all data-parallel groups
-  int64_t cached = 0;                  // tokens of every prompt that the caches hold already (prefix cache), below prompt
-  int64_t chunk = 0;                   // most rows of a prefill step, over all groups; 0: the engine's default
-  int64_t drafts = 0;                  // --mtp: draft tokens per request and step
-  std::vector<double> acceptance;      // conditional, by depth; the last one holds for all further depths; empty: 0.7
+  int64_t prompt = 8192, gen = 512;  // tokens of every request
+  int64_t batch = 16;                // requests at a time, over all data-parallel groups
+  int64_t cached = 0;                // tokens of every prompt that the caches hold already (prefix cache), below prompt
+  int64_t chunk = 0;                 // most rows of a prefill step, over all groups; 0: the engine's default
+  int64_t drafts = 0;                // --mtp: draft tokens per request and step
+  std::vector<double> acceptance;    // conditional, by depth; the last one holds for all further depths; empty: 0.7
   Routing routing{.kind = Routing::Kind::kUniform};  // how rows pick experts; expert_ranks follows from the layout
-  double reserve_bytes = 0;            // of every device, left alone
+  double dp_imbalance = 1;   // work of the data-parallel group that has most, over the mean; at most the groups
+  double reserve_bytes = 0;  // of every device, left alone
 
   // CPUs: ranks that share a device, and threads of each; accelerators have one rank a device.
   int local_ranks = 1, threads = 1;
-  bool eager = false;                  // every kernel is issued by the host instead of a captured graph
+  bool eager = false;  // every kernel is issued by the host instead of a captured graph
 
   int64_t context() const { return prompt + gen + drafts; }  // longest sequence
 };

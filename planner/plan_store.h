@@ -41,7 +41,7 @@ class Known {
 struct StepTimes {
   StagePlan stage;                  // without what the runtime sends besides; kept without ops and events
   std::vector<int64_t> sent_bytes;  // values for the next stage
-  bool unverified = false;
+  FigureMarks unverified = 0;
 };
 
 class PlanStore {

@@ -17,7 +17,8 @@ constexpr std::string_view kExtension = ".json";
 
 }  // namespace
 
-Result<ProfileFile> find_profile(std::string_view what, std::string_view name_or_path, const std::vector<fs::path>& folders) {
+Result<ProfileFile> find_profile(std::string_view what, std::string_view name_or_path,
+                                 const std::vector<fs::path>& folders) {
   ProfileFile file;
   if (name_or_path.find('/') != name_or_path.npos || name_or_path.ends_with(kExtension)) {
     file.path = name_or_path;

@@ -8,7 +8,7 @@
 
 namespace weft {
 
-inline constexpr int kPlanSchemaVersion = 1;
+inline constexpr int kPlanSchemaVersion = 2;
 
 std::string plan_text(const Plan& plan);
 nlohmann::ordered_json plan_json(const Plan& plan);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <span>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -64,12 +65,15 @@ void memory_lines(const Plan& a, const Plan& b, std::vector<DiffLine>& out) {
     } else {
       const SideWords& there = line.a > 0 ? before : after;
       if (!there.storage.empty()) line.what += fmt::format(" {}", fmt::join(there.storage, ", "));
-      line.why = fmt::format("{} alone{}{}", line.a > 0 ? "A" : "B", there.reasons.empty() ? "" : ": ", fmt::join(there.reasons, ", "));
+      line.why = fmt::format("{} alone{}{}", line.a > 0 ? "A" : "B", there.reasons.empty() ? "" : ": ",
+                             fmt::join(there.reasons, ", "));
     }
     out.push_back(std::move(line));
   }
   const auto sum = [&](std::string what, auto bytes) {
-    const auto of = [&](const Plan& p) { return static_cast<double>(bytes(p.ledger[static_cast<size_t>(p.worst_stage)])); };
+    const auto of = [&](const Plan& p) {
+      return static_cast<double>(bytes(p.ledger[static_cast<size_t>(p.worst_stage)]));
+    };
     out.push_back({"memory", std::move(what), of(a), of(b), false, ""});
   };
   sum("static: weights, copies, reserves", [](const RankLedger& l) { return l.static_bytes(); });
@@ -85,34 +89,44 @@ void service_lines(const Plan& a, const Plan& b, std::vector<DiffLine>& out) {
   out.push_back({"service", "decode step", a.decode_step_s, b.decode_step_s, true, ""});
 }
 
-// The slowest stage of a step, by op and by collective.
-void step_lines(const StepPlan& a, const StepPlan& b, std::vector<DiffLine>& out) {
-  if (a.stages.empty() || b.stages.empty()) return;
-  const StepPlan* steps[2] = {&a, &b};
+// Steps of one kind, each as often as the whole batch needs it: on the stage that takes longest, by op and by collective. Both sides
+// serve the same requests, however they cut them.
+void step_lines(std::span<const StepPlan> a, std::span<const StepPlan> b, const std::string& section,
+                std::vector<DiffLine>& out) {
+  if (a.empty() || b.empty() || a[0].stages.empty() || b[0].stages.empty()) return;
+  const std::span<const StepPlan> sides[2] = {a, b};
   std::map<std::string, DiffLine> ops, sent;
   std::map<std::string, std::string> bound[2];
   for (int side = 0; side < 2; ++side) {
-    const auto& stages = steps[side]->stages;
-    const StagePlan& stage = *std::max_element(stages.begin(), stages.end(), [](const auto& x, const auto& y) { return x.seconds < y.seconds; });
-    for (const PlanOp& op : stage.ops) {
-      DiffLine& d = ops[op.name];
-      d.section = a.name;
-      d.what = op.name;
-      d.seconds = true;
-      (side == 0 ? d.a : d.b) += op.cost.seconds;
-      bound[side][op.name] = bound_name(op.cost.bound);
+    std::vector<double> seconds(sides[side][0].stages.size(), 0);
+    for (const StepPlan& step : sides[side]) {
+      for (size_t stage = 0; stage < seconds.size(); ++stage)
+        seconds[stage] += step.stages[stage].seconds * static_cast<double>(step.times * step.micro_batches);
     }
-    for (const TrafficLine& line : stage.traffic) {
-      const std::string name = fmt::format("{} over {}", line.op, mesh_axis_name(line.axis));
-      DiffLine& d = sent[name];
-      d.section = a.name + " sends";
-      d.what = name;
-      (side == 0 ? d.a : d.b) += static_cast<double>(line.bytes_sent);
+    const auto slowest = static_cast<size_t>(std::max_element(seconds.begin(), seconds.end()) - seconds.begin());
+    for (const StepPlan& step : sides[side]) {
+      const auto times = static_cast<double>(step.times);
+      for (const PlanOp& op : step.stages[slowest].ops) {
+        DiffLine& d = ops[op.name];
+        d.section = section;
+        d.what = op.name;
+        d.seconds = true;
+        (side == 0 ? d.a : d.b) += op.cost.seconds * times;
+        bound[side][op.name] = bound_name(op.cost.bound);
+      }
+      for (const TrafficLine& line : step.stages[slowest].traffic) {
+        const std::string name = fmt::format("{} over {}", line.op, mesh_axis_name(line.axis));
+        DiffLine& d = sent[name];
+        d.section = section + " sends";
+        d.what = name;
+        (side == 0 ? d.a : d.b) += static_cast<double>(line.bytes_sent) * times;
+      }
     }
   }
   for (auto& [name, line] : ops) {
-    if (bound[0][name] != bound[1][name]) line.why = fmt::format("{} -> {}", bound[0][name].empty() ? "none" : bound[0][name],
-                                                                 bound[1][name].empty() ? "none" : bound[1][name]);
+    if (bound[0][name] != bound[1][name])
+      line.why = fmt::format("{} -> {}", bound[0][name].empty() ? "none" : bound[0][name],
+                             bound[1][name].empty() ? "none" : bound[1][name]);
     out.push_back(std::move(line));
   }
   for (auto& [name, line] : sent) out.push_back(std::move(line));
@@ -123,8 +137,9 @@ std::vector<DiffLine> diff(const Plan& a, const Plan& b) {
   memory_lines(a, b, lines);
   service_lines(a, b, lines);
   if (a.has_times && b.has_times) {
-    if (!a.prefill.empty() && !b.prefill.empty()) step_lines(a.prefill.back(), b.prefill.back(), lines);
-    if (a.decode.rows > 0 && b.decode.rows > 0) step_lines(a.decode, b.decode, lines);
+    step_lines(a.prefill, b.prefill, fmt::format("prefill of {} prompts", a.request.batch), lines);
+    if (a.decode.rows > 0 && b.decode.rows > 0)
+      step_lines({&a.decode, 1}, {&b.decode, 1}, fmt::format("decode step of {} requests", a.request.batch), lines);
   }
   return lines;
 }
@@ -137,7 +152,10 @@ std::vector<std::string> unverified_of(const Plan& a, const Plan& b) {
   return all;
 }
 
-std::string title(const Plan& p) { return fmt::format("{}{}", to_string(p.request.layout), p.request.engine->name == "weft" ? "" : "@" + p.request.engine->name); }
+std::string title(const Plan& p) {
+  return fmt::format("{}{}", to_string(p.request.layout),
+                     p.request.engine->name == "weft" ? "" : "@" + p.request.engine->name);
+}
 
 }  // namespace
 
@@ -145,9 +163,16 @@ std::string plan_diff_text(const Plan& a, const Plan& b) {
   constexpr double kSmall = 0.001;  // of the largest change of its section; less is left out
   const std::vector<DiffLine> lines = diff(a, b);
   std::map<std::string, double> largest;
-  for (const DiffLine& line : lines) largest[line.section] = std::max(largest[line.section], std::fabs(line.b - line.a));
-  std::string out = fmt::format("{} on {}\nA = {} ({})\nB = {} ({})\n\n", a.request.model_name, a.request.device->name, title(a),
-                                a.fits ? "fits" : "does not fit", title(b), b.fits ? "fits" : "does not fit");
+  for (const DiffLine& line : lines)
+    largest[line.section] = std::max(largest[line.section], std::fabs(line.b - line.a));
+  const auto side = [](const Plan& p) {
+    const StepPlan* prefill = p.main_prefill();
+    return fmt::format(
+        "{} ({}{}{})", title(p), p.fits ? "fits" : "does not fit", p.memory_unverified ? " *" : "",
+        p.has_times && prefill != nullptr ? fmt::format(", prefill in steps of {} rows", prefill->rows) : "");
+  };
+  std::string out =
+      fmt::format("{} on {}\nA = {}\nB = {}\n\n", a.request.model_name, a.request.device->name, side(a), side(b));
   TextTable table("llrrrl");
   table.row({"", "", "A", "B", "B - A", "why"});
   std::string section;
@@ -155,8 +180,12 @@ std::string plan_diff_text(const Plan& a, const Plan& b) {
     const double change = line.b - line.a;
     const bool sum = line.section == "memory" || line.section == "service";
     if (!sum && std::fabs(change) <= kSmall * largest[line.section]) continue;
-    const auto words = [&](double v) { return line.seconds ? (v < 0 ? "-" + seconds_words(-v) : seconds_words(v)) : bytes_words(v); };
-    table.row({line.section == section ? "" : line.section, line.what, words(line.a), words(line.b), (change > 0 ? "+" : "") + words(change), line.why});
+    const auto words = [&](double v) {
+      if (!line.seconds) return bytes_words(v);
+      return fmt::format("{}{}", v < 0 ? "-" : "", seconds_words(std::fabs(v)));
+    };
+    table.row({line.section == section ? "" : line.section, line.what, words(line.a), words(line.b),
+               fmt::format("{}{}", change > 0 ? "+" : "", words(change)), line.why});
     section = line.section;
   }
   out += table.text();
@@ -164,7 +193,8 @@ std::string plan_diff_text(const Plan& a, const Plan& b) {
     for (const std::string& note : plan->notes) out += fmt::format("note on {}: {}\n", plan == &a ? "A" : "B", note);
   }
   const std::vector<std::string> unverified = unverified_of(a, b);
-  if (!unverified.empty()) out += fmt::format("figures that nobody verified, of those that this rests on: {}\n", unverified.size());
+  if (!unverified.empty())
+    out += fmt::format("figures that nobody verified, of those that this rests on: {}\n", unverified.size());
   for (const std::string& figure : unverified) out += fmt::format("  * {}\n", figure);
   return out;
 }
@@ -180,7 +210,12 @@ nlohmann::ordered_json plan_diff_json(const Plan& a, const Plan& b) {
                      {"change", line.b - line.a},
                      {"why", line.why}});
   }
-  return {{"schema", "weft.plan.diff"}, {"version", kPlanSchemaVersion}, {"a", title(a)}, {"b", title(b)}, {"lines", lines}, {"unverified", unverified_of(a, b)}};
+  return {{"schema", "weft.plan.diff"},
+          {"version", kPlanSchemaVersion},
+          {"a", title(a)},
+          {"b", title(b)},
+          {"lines", lines},
+          {"unverified", unverified_of(a, b)}};
 }
 
 }  // namespace weft

@@ -60,6 +60,7 @@ Object timelines_json(const StepPlan& step) {
                         {"start_s", e.start_s},
                         {"seconds", e.seconds},
                         {"layers", e.repeat},
+                        {"period_s", e.period_s},
                         {"bound", bound_name(e.cost.bound)}});
     }
     stages.push_back(std::move(events));
@@ -77,7 +78,9 @@ Object view_json(const Plan& plan) {
   Object roofs = Object::object();
   for (const auto& [dtype, figure] : device.matrix_flops_per_s) roofs[std::string(dtype_name(dtype))] = figure.value;
   return {{"timelines", std::move(timelines)},
-          {"roof", {{"memory_bytes_per_s", device.memory_bytes_per_s ? device.memory_bytes_per_s->value : 0.0}, {"matrix_flops_per_s", std::move(roofs)}}}};
+          {"roof",
+           {{"memory_bytes_per_s", device.memory_bytes_per_s ? device.memory_bytes_per_s->value : 0.0},
+            {"matrix_flops_per_s", std::move(roofs)}}}};
 }
 
 }  // namespace
@@ -113,6 +116,8 @@ std::string report_html(const HtmlReport& report) {
   return page;
 }
 
-Status write_report_html(const std::filesystem::path& path, const HtmlReport& report) { return write_file(path, report_html(report)); }
+Status write_report_html(const std::filesystem::path& path, const HtmlReport& report) {
+  return write_file(path, report_html(report));
+}
 
 }  // namespace weft

@@ -91,12 +91,15 @@ std::string between(const std::string& text, std::string_view begin, std::string
   return text.substr(start, text.find(end, start) - start);
 }
 
-std::string page_of(const Plan* plan, const SearchResult* found) { return report_html({std::string(kHostile), plan, found}); }
+std::string page_of(const Plan* plan, const SearchResult* found) {
+  return report_html({std::string(kHostile), plan, found});
+}
 
 TEST(ReportHtml, CarriesTheFiguresOfTheJson) {
   const Plan plan = made_plan();
   const SearchResult found = made_search();
-  const auto data = parse_json(between(page_of(&plan, &found), "<script type=\"application/json\" id=\"data\">", "</script>"), "page");
+  const auto data = parse_json(
+      between(page_of(&plan, &found), "<script type=\"application/json\" id=\"data\">", "</script>"), "page");
   ASSERT_TRUE(data.ok()) << data.status().message();
   EXPECT_EQ((*data)["plan"], Json::parse(plan_json(plan).dump()));
   EXPECT_EQ((*data)["search"], Json::parse(search_json(found).dump()));
@@ -127,7 +130,8 @@ TEST(ReportHtml, LoadsNothingFromElsewhere) {
   const size_t at = page.find(svg);
   ASSERT_NE(at, page.npos);
   page.erase(at, svg.size());
-  for (const char* external : {"http:", "https:", "//cdn", "src=", "<link", "@import", "url(", "fetch(", "XMLHttpRequest", "import(", "WebSocket"}) {
+  for (const char* external : {"http:", "https:", "//cdn", "src=", "<link", "@import", "url(", "fetch(",
+                               "XMLHttpRequest", "import(", "WebSocket"}) {
     EXPECT_EQ(page.find(external), page.npos) << external;
   }
   EXPECT_NE(page.find("default-src 'none'"), page.npos);
@@ -139,10 +143,11 @@ TEST(ReportHtml, TextIsText) {
   const std::string page = page_of(&plan, &found);
   EXPECT_EQ(page.find("<script>alert"), page.npos);
   EXPECT_EQ(page.find("<!-- &"), page.npos);
-  EXPECT_NE(page.find("&lt;/script&gt;&lt;script&gt;alert(1)"), page.npos);       // title
+  EXPECT_NE(page.find("&lt;/script&gt;&lt;script&gt;alert(1)"), page.npos);              // title
   EXPECT_NE(page.find("\\u003c/script\\u003e\\u003cscript\\u003ealert(1)"), page.npos);  // data
   // Nothing is set as markup by the script, either.
-  for (const char* markup : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("}) EXPECT_EQ(page.find(markup), page.npos) << markup;
+  for (const char* markup : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("})
+    EXPECT_EQ(page.find(markup), page.npos) << markup;
 }
 
 TEST(ReportHtml, IsWrittenAtOnceOrNotAtAll) {
@@ -156,7 +161,8 @@ TEST(ReportHtml, IsWrittenAtOnceOrNotAtAll) {
   std::ostringstream text;
   text << std::ifstream(file).rdbuf();
   EXPECT_EQ(text.str(), report_html(report));
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), 1) << "something else was left behind";
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), 1)
+      << "something else was left behind";
   const Status missing = write_report_html(folder / "no" / "plan.html", report);
   EXPECT_EQ(missing.code(), StatusCode::kMachineFailed);
   EXPECT_NE(missing.message().find("plan.html"), std::string::npos) << missing.message();

@@ -62,12 +62,14 @@ Out traffic_json(const std::vector<TrafficLine>& lines) {
 Out op_json(const PlanOp& op) {
   return {{"name", op.name},
           {"op", op.op},
-          {"stream", op.stream == Stream::kCompute ? "compute" : op.stream == Stream::kComm ? "comm" : "prefetch"},
+          {"stream", op.stream == Stream::kCompute ? "compute"
+                     : op.stream == Stream::kComm  ? "comm"
+                                                   : "prefetch"},
           {"calls", op.calls},
           {"seconds", op.cost.seconds},
           {"bound", bound_name(op.cost.bound)},
           {"source", cost_source_name(op.cost.source)},
-          {"unverified", op.cost.unverified},
+          {"unverified", op.cost.unverified != 0},
           {"flops", op.cost.flops},
           {"bytes", op.cost.bytes},
           {"bytes_sent", op.cost.bytes_sent}};
@@ -93,9 +95,10 @@ Out stage_json(const StagePlan& stage) {
 Out step_json(const StepPlan& step) {
   Out stages = Out::array();
   for (const StagePlan& stage : step.stages) stages.push_back(stage_json(stage));
-  return {{"name", step.name},       {"rows", step.rows},       {"requests", step.requests},
-          {"context", step.context}, {"times", step.times},     {"micro_batches", step.micro_batches},
-          {"seconds", step.seconds}, {"bubble", step.bubble},   {"stages", stages}};
+  return {{"name", step.name},       {"rows", step.rows},     {"requests", step.requests},
+          {"context", step.context}, {"times", step.times},   {"micro_batches", step.micro_batches},
+          {"seconds", step.seconds}, {"bubble", step.bubble}, {"logits_s", step.logits_s},
+          {"stages", stages}};
 }
 
 }  // namespace
@@ -123,6 +126,7 @@ nlohmann::ordered_json plan_json(const Plan& plan) {
                      {"chunk", r.chunk},
                      {"mtp", r.drafts},
                      {"acceptance", r.acceptance},
+                     {"dp_imbalance", r.dp_imbalance},
                      {"reserve_bytes", r.reserve_bytes},
                      {"local_ranks", r.local_ranks},
                      {"threads", r.threads}};
@@ -132,6 +136,7 @@ nlohmann::ordered_json plan_json(const Plan& plan) {
   json["capacity_bytes"] = plan.capacity_bytes;
   json["needed_bytes"] = plan.needed_bytes();
   json["max_batch"] = plan.max_batch;
+  json["prefill_step_rows"] = plan.chunk;
   json["worst_stage"] = plan.worst_stage;
   json["memory"] = Out::array();
   for (const RankLedger& ledger : plan.ledger) json["memory"].push_back(ledger_json(ledger));
@@ -158,6 +163,8 @@ nlohmann::ordered_json plan_json(const Plan& plan) {
   json["decode"] = plan.decode.rows > 0 ? step_json(plan.decode) : Out(nullptr);
   json["drafts"] = steps(plan.drafts);
   json["unverified"] = plan.unverified;
+  json["memory_unverified"] = plan.memory_unverified;
+  json["times_unverified"] = plan.times_unverified;
   json["notes"] = plan.notes;
   json["planning_s"] = plan.planning_s;
   return json;

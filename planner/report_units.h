@@ -8,8 +8,8 @@
 
 namespace weft {
 
-std::string bytes_words(double bytes);    // "1.25 GiB", "-3.0 MiB"
-std::string seconds_words(double seconds);  // "1.23 s", "45.6 ms", "7.8 us"
+std::string bytes_words(double bytes);                 // "1.25 GiB", "-3.0 MiB"
+std::string seconds_words(double seconds);             // "1.23 s", "45.6 ms", "7.8 us"
 std::string percent_words(double part, double whole);  // "12.3 %"; "-" of nothing
 
 // Columns of equal width, two blanks apart; numbers stand at the right. Every line ends the last column without blanks.

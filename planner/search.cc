@@ -67,7 +67,9 @@ class Search {
  private:
   // ---- What is looked at
 
-  std::vector<int64_t> chunks() const { return request_.chunks.empty() ? std::vector{request_.plan.chunk} : request_.chunks; }
+  std::vector<int64_t> chunks() const {
+    return request_.chunks.empty() ? std::vector{request_.plan.chunk} : request_.chunks;
+  }
 
   // The first token comes with the prefill: for a single one there is nothing to decode.
   bool decodes_apart() const { return request_.apart && request_.plan.gen > 1; }
@@ -150,7 +152,9 @@ class Search {
     request.layout = layout;
     request.chunk = chunk;
     request.batch = batch;
-    const PlanOptions options{.times = true, .ops = false, .timeline = false, .max_batch = false, .fitting_only = true, .store = &store_};
+    request.dp_imbalance = std::min(request.dp_imbalance, static_cast<double>(layout.mesh.dp));
+    const PlanOptions options{
+        .times = true, .ops = false, .timeline = false, .max_batch = false, .fitting_only = true, .store = &store_};
     return hooks_.plan ? hooks_.plan(request, options) : make_plan(request, options);
   }
 
@@ -158,10 +162,13 @@ class Search {
   Result<double> transfer_seconds(const Plan& plan) const {
     double most = 0;
     for (const RankLedger& stage : plan.ledger) {
-      most = std::max(most, static_cast<double>(stage.cache_bytes_per_request) + stage.cache_bytes_per_token * static_cast<double>(plan.request.prompt));
+      most = std::max(most, static_cast<double>(stage.cache_bytes_per_request) +
+                                stage.cache_bytes_per_token * static_cast<double>(plan.request.prompt));
     }
-    const int64_t farthest = *std::max_element(request_.devices.begin(), request_.devices.end()) * request_.plan.local_ranks - 1;
-    WEFT_ASSIGN_OR_RETURN(const CollectiveCost cost, links_->transfer(0, static_cast<int>(farthest), most, request_.plan.local_ranks));
+    const int64_t farthest =
+        *std::max_element(request_.devices.begin(), request_.devices.end()) * request_.plan.local_ranks - 1;
+    WEFT_ASSIGN_OR_RETURN(const CollectiveCost cost,
+                          links_->transfer(0, static_cast<int>(farthest), most, request_.plan.local_ranks));
     return cost.seconds;
   }
 
@@ -176,14 +183,16 @@ class Search {
     point.chunk = subject.chunk;
     point.needed_bytes = plan.needed_bytes();
     point.capacity_bytes = plan.capacity_bytes;
-    point.unverified = !plan.unverified.empty();
+    point.memory_unverified = plan.memory_unverified;
+    point.times_unverified = plan.times_unverified;
     const auto over = [](double value, const std::optional<double>& limit) { return limit && value > *limit; };
     if (!plan.fits) {
       const double by = static_cast<double>(point.needed_bytes - point.capacity_bytes);
       verdict.miss = loser(subject, LossReason::kMemory, by,
                            fmt::format("does not fit by {}: {} of {} a device at batch {}", bytes_words(by),
-                                       bytes_words(static_cast<double>(point.needed_bytes)), bytes_words(static_cast<double>(point.capacity_bytes)), batch),
-                           point.unverified);
+                                       bytes_words(static_cast<double>(point.needed_bytes)),
+                                       bytes_words(static_cast<double>(point.capacity_bytes)), batch),
+                           point.memory_unverified);
       return verdict;
     }
     if (subject.phase == PlanPhase::kPrefill && links_) {
@@ -193,16 +202,20 @@ class Search {
     const bool decodes = subject.phase != PlanPhase::kPrefill, prefills = subject.phase != PlanPhase::kDecode;
     point.ttft_s = service.ttft_s + point.transfer_s;
     point.tpot_s = !decodes ? 0 : subject.phase == PlanPhase::kBoth ? service.tpot_loaded_s : service.tpot_s;
-    point.e2e_s = subject.phase == PlanPhase::kBoth ? service.ttft_s + point.tpot_s * static_cast<double>(request_.plan.gen - 1) : service.e2e_s;
+    point.e2e_s = service.e2e_s;
     point.requests_per_s = service.requests_per_s;
     if (prefills && over(point.ttft_s, request_.ttft_s)) {
       const double by = point.ttft_s - *request_.ttft_s;
-      verdict.miss = loser(subject, LossReason::kTtft, by,
-                           fmt::format("misses TTFT by {}: {} at batch {}", seconds_words(by), seconds_words(point.ttft_s), batch), point.unverified);
+      verdict.miss =
+          loser(subject, LossReason::kTtft, by,
+                fmt::format("misses TTFT by {}: {} at batch {}", seconds_words(by), seconds_words(point.ttft_s), batch),
+                point.unverified());
     } else if (decodes && over(point.tpot_s, request_.tpot_s)) {
       const double by = point.tpot_s - *request_.tpot_s;
-      verdict.miss = loser(subject, LossReason::kTpot, by,
-                           fmt::format("misses TPOT by {}: {} at batch {}", seconds_words(by), seconds_words(point.tpot_s), batch), point.unverified);
+      verdict.miss =
+          loser(subject, LossReason::kTpot, by,
+                fmt::format("misses TPOT by {}: {} at batch {}", seconds_words(by), seconds_words(point.tpot_s), batch),
+                point.unverified());
     }
     return verdict;
   }
@@ -230,7 +243,8 @@ class Search {
   void climb(size_t i) {
     const Subject& subject = subjects_[i];
     const int64_t most = most_units(subject);
-    for (int64_t units = 1; look_at(subject, climbs_[i], units * subject.unit()) && units < most;) units = std::min(units * 2, most);
+    for (int64_t units = 1; look_at(subject, climbs_[i], units * subject.unit()) && units < most;)
+      units = std::min(units * 2, most);
   }
 
   // Of the batches between the last that was taken and the first that was not, the largest is added.
@@ -243,7 +257,8 @@ class Search {
       const int64_t middle = good + (bad - good) / 2;
       (look_at(subject, climb, middle * subject.unit()) ? good : bad) = middle;
     }
-    if (climb.points.size() > doubled) climb.points.erase(climb.points.begin() + static_cast<std::ptrdiff_t>(doubled), climb.points.end() - 1);
+    if (climb.points.size() > doubled)
+      climb.points.erase(climb.points.begin() + static_cast<std::ptrdiff_t>(doubled), climb.points.end() - 1);
   }
 
   // ---- Comparing
@@ -296,7 +311,8 @@ class Search {
         }
       }
     }
-    std::stable_sort(all.begin(), all.end(), [&](const Deployment& a, const Deployment& b) { return ranks_before(a, b, request_.objective); });
+    std::stable_sort(all.begin(), all.end(),
+                     [&](const Deployment& a, const Deployment& b) { return ranks_before(a, b, request_.objective); });
     result_.winner.reset();
     if (!all.empty()) result_.winner = all.front();
     std::vector<Merit> merits;
@@ -331,11 +347,13 @@ class Search {
       bool beaten;
       if (subject.phase == PlanPhase::kBoth) {
         const Deployment d = deploy_together(best, request_.plan.gen);
-        beaten = result_.winner && ranks_before(*result_.winner, d, request_.objective) && beaten_by(merits_of_front(), merit(d));
+        beaten = result_.winner && ranks_before(*result_.winner, d, request_.objective) &&
+                 beaten_by(merits_of_front(), merit(d));
       } else {
         auto& front = instances[{subject.phase, subject.devices}];
         if (front.empty()) {
-          for (const SearchPoint& point : best_instances(subject.phase, subject.devices)) front.push_back(instance_merit(point));
+          for (const SearchPoint& point : best_instances(subject.phase, subject.devices))
+            front.push_back(instance_merit(point));
         }
         beaten = beaten_by(front, instance_merit(best));
       }
@@ -363,7 +381,13 @@ class Search {
     if (result_.winner) {
       const Deployment& w = *result_.winner;
       winners.emplace(w.decode.devices, std::string(plan_phase_name(w.decode.phase)) + to_string(w.decode.layout));
-      if (w.prefill) winners.emplace(w.prefill->devices, std::string(plan_phase_name(w.prefill->phase)) + to_string(w.prefill->layout));
+      if (w.prefill)
+        winners.emplace(w.prefill->devices,
+                        std::string(plan_phase_name(w.prefill->phase)) + to_string(w.prefill->layout));
+    }
+    for (size_t i = 0; i < subjects_.size(); ++i) {
+      double& most = best_per_device_[subjects_[i].phase];
+      most = std::max(most, requests_per_device(subjects_[i], climbs_[i]));
     }
     // Chunk sizes of one layout are one line: the one that came furthest.
     std::map<std::tuple<int64_t, PlanPhase, std::string>, Loser> losers;
@@ -374,19 +398,22 @@ class Search {
       counts.plans += climb.plans;
       const auto key = std::tuple(subject.devices, subject.phase, to_string(subject.layout));
       Loser line = !climb.points.empty() ? beaten_line(subject, climb)
-                   : climb.miss         ? *climb.miss
-                                        : loser(subject, LossReason::kError, 0, climb.error.message(), false);
+                   : climb.miss          ? *climb.miss
+                                         : loser(subject, LossReason::kError, 0, climb.error.message(), false);
       const auto [at, fresh] = losers.emplace(key, line);
       if (fresh) {
         order.push_back(key);
-      } else if (rank_of(line) > rank_of(at->second) || (rank_of(line) == rank_of(at->second) && line.by < at->second.by)) {
+      } else if (rank_of(line) > rank_of(at->second) ||
+                 (rank_of(line) == rank_of(at->second) && line.by < at->second.by)) {
         at->second = std::move(line);
       }
     }
     counts.layouts = static_cast<int64_t>(order.size());
     for (const auto& key : order) {
       Loser& line = losers.at(key);
-      const bool won = line.reason == LossReason::kBeaten && winners.contains({line.devices, std::string(plan_phase_name(line.phase)) + to_string(line.layout)});
+      const bool won =
+          line.reason == LossReason::kBeaten &&
+          winners.contains({line.devices, std::string(plan_phase_name(line.phase)) + to_string(line.layout)});
       if (line.reason == LossReason::kBeaten) ++counts.feasible;
       if (won) continue;
       ++counts.by_reason[static_cast<int>(line.reason)];
@@ -424,17 +451,26 @@ class Search {
     return 0;
   }
 
+  static double requests_per_device(const Subject& subject, const Climb& climb) {
+    double most = 0;
+    for (const SearchPoint& point : climb.points) most = std::max(most, point.requests_per_s);
+    return most / static_cast<double>(subject.devices);
+  }
+
   // The best that the layout reaches beside the winner's figure.
   Loser beaten_line(const Subject& subject, const Climb& climb) const {
     const int64_t gen = request_.plan.gen;
     const bool together = subject.phase == PlanPhase::kBoth;
-    const bool unverified = climb.points.back().unverified;
+    const bool unverified = climb.points.back().unverified();
     if (!together) {
-      double most = 0;
-      for (const SearchPoint& point : climb.points) most = std::max(most, point.requests_per_s);
-      return loser(subject, LossReason::kBeaten, 0,
-                   fmt::format("an instance serves up to {:.4g} requests/s, {:.4g} a device; other pairs of instances serve more", most,
-                               most / static_cast<double>(subject.devices)),
+      const double mine = requests_per_device(subject, climb), most = best_per_device_.at(subject.phase);
+      const double by = most > 0 ? 1 - mine / most : 0;
+      const std::string what = fmt::format("an instance serves up to {:.4g} requests/s, {:.4g} a device",
+                                           mine * static_cast<double>(subject.devices), mine);
+      return loser(subject, LossReason::kBeaten, by,
+                   by > 0 ? fmt::format("{}, {:.1f} % less than the best {} instance", what, by * 100,
+                                        plan_phase_name(subject.phase))
+                          : fmt::format("{}, as the best; in pairs others serve more", what),
                    unverified);
     }
     Deployment best = deploy_together(climb.points.front(), gen);
@@ -442,10 +478,13 @@ class Search {
       Deployment d = deploy_together(point, gen);
       if (ranks_before(d, best, request_.objective)) best = std::move(d);
     }
-    const double mine = objective_value(best, request_.objective), winners = result_.winner ? objective_value(*result_.winner, request_.objective) : mine;
+    const double mine = objective_value(best, request_.objective),
+                 winners = result_.winner ? objective_value(*result_.winner, request_.objective) : mine;
     if (request_.objective == Objective::kLatency) {
       const double by = winners < 0 ? mine / winners - 1 : 0;
-      return loser(subject, LossReason::kBeaten, by, fmt::format("{:.4g} s to the last token, {:.1f} % longer than the winner", -mine, by * 100), unverified);
+      return loser(subject, LossReason::kBeaten, by,
+                   fmt::format("{:.4g} s to the last token, {:.1f} % longer than the winner", -mine, by * 100),
+                   unverified);
     }
     const double by = winners > 0 ? 1 - mine / winners : 0;
     return loser(subject, LossReason::kBeaten, by,
@@ -460,33 +499,16 @@ class Search {
   mutable PlanStore store_;
   std::optional<CostModel> links_;  // disaggregated
   std::vector<Subject> subjects_;
-  std::vector<Climb> climbs_;     // by subject
+  std::vector<Climb> climbs_;  // by subject
   std::vector<size_t> refined_;
+  std::map<PlanPhase, double> best_per_device_;  // requests/s
   SearchResult result_;
 };
 
 }  // namespace
 
-std::string_view objective_name(Objective objective) {
-  switch (objective) {
-    case Objective::kThroughput: return "throughput";
-    case Objective::kCost: return "cost";
-    case Objective::kLatency: return "latency";
-  }
-  return "";
+Result<SearchResult> search(const SearchRequest& request, const SearchHooks& hooks) {
+  return Search(request, hooks).run();
 }
-
-std::string_view loss_reason_name(LossReason reason) {
-  switch (reason) {
-    case LossReason::kMemory: return "memory";
-    case LossReason::kTtft: return "ttft";
-    case LossReason::kTpot: return "tpot";
-    case LossReason::kError: return "error";
-    case LossReason::kBeaten: return "beaten";
-  }
-  return "";
-}
-
-Result<SearchResult> search(const SearchRequest& request, const SearchHooks& hooks) { return Search(request, hooks).run(); }
 
 }  // namespace weft

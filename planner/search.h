@@ -27,12 +27,13 @@ struct SearchRequest {
   std::string device_text, engine_text;  // as the user wrote them; empty: the names of the profiles
   std::vector<int64_t> devices;          // totals to look at; of CPUs each has plan.local_ranks ranks
   Objective objective = Objective::kThroughput;
-  std::optional<double> ttft_s, tpot_s;  // limits: ServiceResult::ttft_s; tpot_loaded_s where prefill and decode share devices, else tpot_s
-  bool together = true, apart = true;    // prefill and decode on the same devices; disaggregated
+  std::optional<double> ttft_s,
+      tpot_s;  // limits: ServiceResult::ttft_s; tpot_loaded_s where prefill and decode share devices, else tpot_s
+  bool together = true, apart = true;  // prefill and decode on the same devices; disaggregated
   SpaceBreadth breadth = SpaceBreadth::kUsual;
-  std::vector<int64_t> chunks;           // rows of a prefill step to look at; empty: plan.chunk
-  int64_t max_batch = 4096;              // requests at a time, of one instance
-  int threads = 1;                       // of the search
+  std::vector<int64_t> chunks;  // rows of a prefill step to look at; empty: plan.chunk
+  int64_t max_batch = 4096;     // requests at a time, of one instance
+  int threads = 1;              // of the search
 };
 
 // Sizes in range; the message names the command-line option.
@@ -45,25 +46,27 @@ struct SearchPoint {
   int64_t devices = 1, batch = 1, chunk = 0;
   int64_t needed_bytes = 0, capacity_bytes = 0;  // of the fullest device
   double ttft_s = 0, tpot_s = 0;                 // as limited: see SearchRequest
-  double transfer_s = 0;                         // prefill instance: of the caches of a request to its decoder; part of ttft_s
+  double transfer_s = 0;  // prefill instance: of the caches of a request to its decoder; part of ttft_s
   double e2e_s = 0, requests_per_s = 0;
-  bool unverified = false;                       // rests on a figure that nobody verified
+  bool memory_unverified = false, times_unverified = false;  // rest on a figure that nobody verified
+  bool unverified() const { return memory_unverified || times_unverified; }
 };
 
 // Devices with instances on them: what is ranked.
 struct Deployment {
-  int64_t devices = 1;                      // asked for; some may stay idle
-  std::optional<SearchPoint> prefill;       // disaggregated: of one prefill instance
-  SearchPoint decode;                       // of one decode instance; together: of the one instance
+  int64_t devices = 1;                 // asked for; some may stay idle
+  std::optional<SearchPoint> prefill;  // disaggregated: of one prefill instance
+  SearchPoint decode;                  // of one decode instance; together: of the one instance
   int64_t prefill_instances = 0, decode_instances = 1;
   double ttft_s = 0, tpot_s = 0, e2e_s = 0;
   double requests_per_s = 0;
-  double output_tokens_per_s = 0;           // of all instances
-  double tokens_per_s_device = 0;           // of all `devices`
-  double tokens_per_s_user = 0;             // 1 / tpot_s
+  double output_tokens_per_s = 0;  // of all instances
+  double tokens_per_s_device = 0;  // of all `devices`
+  double tokens_per_s_user = 0;    // 1 / tpot_s
 
   int64_t idle_devices() const;
-  bool unverified() const { return decode.unverified || (prefill && prefill->unverified); }
+  bool memory_unverified() const { return decode.memory_unverified || (prefill && prefill->memory_unverified); }
+  bool times_unverified() const { return decode.times_unverified || (prefill && prefill->times_unverified); }
 };
 std::string deployment_name(const Deployment& deployment);  // "tp8+ep8", "2 x tp4 prefill + 1 x dp8+ep8 decode"
 
@@ -76,28 +79,29 @@ struct Loser {
   Layout layout;
   int64_t devices = 1;
   LossReason reason = LossReason::kMemory;
-  double by = 0;     // kMemory: bytes over; kTtft, kTpot: seconds over, at the smallest batch; kBeaten: share of the winner's figure that is missing
-  std::string why;   // in words, with units
+  double by =
+      0;  // kMemory: bytes over; kTtft, kTpot: seconds over, at the smallest batch; kBeaten: share of the winner's figure that is missing
+  std::string why;  // in words, with units
   bool unverified = false;
 };
 
 struct SearchCounts {
-  int64_t layouts = 0;         // legal, of all numbers of devices and phases
-  int64_t by_reason[5] = {};   // layouts by LossReason
-  int64_t feasible = 0;        // fit and keep the limits
-  int64_t plans = 0;           // made
+  int64_t layouts = 0;        // legal, of all numbers of devices and phases
+  int64_t by_reason[5] = {};  // layouts by LossReason
+  int64_t feasible = 0;       // fit and keep the limits
+  int64_t plans = 0;          // made
 };
 
 struct SearchResult {
   SearchRequest request;
   std::optional<Deployment> winner;
-  std::vector<Deployment> front;         // none is beaten in tokens/s/user and tokens/s/device; ascending tokens/s/user
-  std::vector<Deployment> ranking;       // best of each pair of layouts, the winner first; at most kMaxRanking
-  std::vector<Deployment> points;        // of every feasible layout at every batch looked at, for plots; at most kMaxPoints
-  std::vector<Loser> losers;             // nearest misses first; at most kMaxLosers
+  std::vector<Deployment> front;    // none is beaten in tokens/s/user and tokens/s/device; ascending tokens/s/user
+  std::vector<Deployment> ranking;  // best of each pair of layouts, the winner first; at most kMaxRanking
+  std::vector<Deployment> points;   // of every feasible layout at every batch looked at, for plots; at most kMaxPoints
+  std::vector<Loser> losers;        // nearest misses first; at most kMaxLosers
   std::vector<RefusedLayouts> refused;
   SearchCounts counts;
-  std::vector<std::string> unverified;   // figures that the winner rests on
+  std::vector<std::string> unverified;  // figures that the winner rests on
   double seconds = 0;
 
   static constexpr size_t kMaxRanking = 50, kMaxPoints = 2000, kMaxLosers = 500;

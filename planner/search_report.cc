@@ -16,9 +16,13 @@ constexpr double kMillion = 1e6;
 // What a figure that nobody verified has behind it.
 std::string_view mark(bool unverified) { return unverified ? "*" : ""; }
 
-double device_seconds_per_million(const Deployment& d) { return d.tokens_per_s_device > 0 ? kMillion / d.tokens_per_s_device : 0; }
+double device_seconds_per_million(const Deployment& d) {
+  return d.tokens_per_s_device > 0 ? kMillion / d.tokens_per_s_device : 0;
+}
 
-std::string rate_text(double per_s) { return per_s >= 100 ? fmt::format("{:.0f}", per_s) : fmt::format("{:.3g}", per_s); }
+std::string rate_text(double per_s) {
+  return per_s >= 100 ? fmt::format("{:.0f}", per_s) : fmt::format("{:.3g}", per_s);
+}
 
 std::string memory_text(const SearchPoint& point) {
   const std::string needed = bytes_words(static_cast<double>(point.needed_bytes));
@@ -32,11 +36,11 @@ std::string batch_text(const Deployment& d) {
 // ---- Text
 
 std::vector<std::string> cells(const Deployment& d) {
-  const std::string_view m = mark(d.unverified());
+  const std::string_view m = mark(d.times_unverified());
   return {deployment_name(d),
           fmt::format("{}", d.devices),
           batch_text(d),
-          memory_text(d.decode) + std::string(m),
+          memory_text(d.decode) + std::string(mark(d.memory_unverified())),
           seconds_words(d.ttft_s) + std::string(m),
           seconds_words(d.tpot_s) + std::string(m),
           rate_text(d.tokens_per_s_user) + std::string(m),
@@ -60,7 +64,8 @@ std::string limits_text(const SearchRequest& request) {
 void append_instance(std::string& out, const SearchRequest& request, std::string_view what, const SearchPoint& point) {
   out += fmt::format("  {:<9} {}\n", what, plan_command(request, point));
   const std::string refused = why_not_run(request, point);
-  out += refused.empty() ? fmt::format("  {:<9} {}\n", "", run_command(request, point)) : fmt::format("  {:<9} ({})\n", "", refused);
+  out += refused.empty() ? fmt::format("  {:<9} {}\n", "", run_command(request, point))
+                         : fmt::format("  {:<9} ({})\n", "", refused);
 }
 
 // ---- JSON
@@ -77,7 +82,7 @@ Object point_json(const SearchRequest& request, const SearchPoint& p) {
                    {"tpot_s", p.tpot_s},
                    {"transfer_s", p.transfer_s},
                    {"requests_per_s", p.requests_per_s},
-                   {"unverified", p.unverified},
+                   {"unverified", p.unverified()},
                    {"plan_command", plan_command(request, p)}};
   const std::string refused = why_not_run(request, p);
   object[refused.empty() ? "run_command" : "why_not_run"] = refused.empty() ? run_command(request, p) : refused;
@@ -98,7 +103,9 @@ Object figures_json(const Deployment& d) {
           {"tokens_per_s_device", d.tokens_per_s_device},
           {"tokens_per_s_user", d.tokens_per_s_user},
           {"device_seconds_per_million_tokens", device_seconds_per_million(d)},
-          {"unverified", d.unverified()}};
+          {"unverified", d.memory_unverified() || d.times_unverified()},
+          {"memory_unverified", d.memory_unverified()},
+          {"times_unverified", d.times_unverified()}};
 }
 
 Object deployment_json(const SearchRequest& request, const Deployment& d) {
@@ -121,11 +128,14 @@ std::string search_text(const SearchResult& r) {
   const auto lost = [&](LossReason reason) { return counts.by_reason[static_cast<int>(reason)]; };
   std::string devices;
   for (const int64_t n : request.devices) devices += fmt::format("{}{}", devices.empty() ? "" : ", ", n);
-  std::string out = fmt::format("{} on {} x {}: prompt {}, answer {}{}; best {}\n", request.plan.model_name, devices, request.plan.device->name,
-                                request.plan.prompt, request.plan.gen, limits_text(request), objective_name(request.objective));
-  out += fmt::format("{} layouts, {} plans in {:.2f} s: {} fit and keep the limits, {} do not fit, {} miss TTFT, {} miss TPOT{}\n\n", counts.layouts,
-                     counts.plans, r.seconds, counts.feasible, lost(LossReason::kMemory), lost(LossReason::kTtft), lost(LossReason::kTpot),
-                     lost(LossReason::kError) > 0 ? fmt::format(", {} cannot be planned", lost(LossReason::kError)) : "");
+  std::string out = fmt::format("{} on {} x {}: prompt {}, answer {}{}; best {}\n", request.plan.model_name, devices,
+                                request.plan.device->name, request.plan.prompt, request.plan.gen, limits_text(request),
+                                objective_name(request.objective));
+  out += fmt::format(
+      "{} layouts, {} plans in {:.2f} s: {} fit and keep the limits, {} do not fit, {} miss TTFT, {} miss TPOT{}\n\n",
+      counts.layouts, counts.plans, r.seconds, counts.feasible, lost(LossReason::kMemory), lost(LossReason::kTtft),
+      lost(LossReason::kTpot),
+      lost(LossReason::kError) > 0 ? fmt::format(", {} cannot be planned", lost(LossReason::kError)) : "");
   if (r.winner) {
     out += fmt::format("winner: {}\n", deployment_name(*r.winner));
     if (r.winner->prefill) {
@@ -156,9 +166,10 @@ std::string search_text(const SearchResult& r) {
     int shown[5] = {};
     for (const Loser& loser : r.losers) {
       if (shown[static_cast<int>(loser.reason)]++ >= kEach) continue;
-      out += fmt::format("  {}{} on {}: {}{}\n", to_string(loser.layout),
-                         loser.phase == PlanPhase::kBoth ? "" : fmt::format(" ({} instance)", plan_phase_name(loser.phase)), loser.devices, loser.why,
-                         mark(loser.unverified));
+      out += fmt::format(
+          "  {}{} on {}: {}{}\n", to_string(loser.layout),
+          loser.phase == PlanPhase::kBoth ? "" : fmt::format(" ({} instance)", plan_phase_name(loser.phase)),
+          loser.devices, loser.why, mark(loser.unverified));
     }
   }
   if (!r.refused.empty()) {
@@ -167,12 +178,14 @@ std::string search_text(const SearchResult& r) {
     for (size_t i = 0; i < std::min(r.refused.size(), kRules); ++i) {
       out += fmt::format("  {} x, e.g. {}: {}\n", r.refused[i].count, r.refused[i].example, r.refused[i].rule);
     }
-    if (r.refused.size() > kRules) out += fmt::format("  ... and {} other rules (--json has all)\n", r.refused.size() - kRules);
+    if (r.refused.size() > kRules)
+      out += fmt::format("  ... and {} other rules (--json has all)\n", r.refused.size() - kRules);
   }
   if (!r.unverified.empty()) {
     out += "\n* rests on figures that nobody verified:";
     constexpr size_t kFigures = 8;
-    for (size_t i = 0; i < std::min(r.unverified.size(), kFigures); ++i) out += fmt::format("{} {}", i == 0 ? "" : ",", r.unverified[i]);
+    for (size_t i = 0; i < std::min(r.unverified.size(), kFigures); ++i)
+      out += fmt::format("{} {}", i == 0 ? "" : ",", r.unverified[i]);
     if (r.unverified.size() > kFigures) out += fmt::format(", and {} more", r.unverified.size() - kFigures);
     out += "\n";
   }
@@ -200,8 +213,10 @@ nlohmann::ordered_json search_json(const SearchResult& r) {
                   {"cached", plan.cached},
                   {"mtp", plan.drafts}};
   Object lost = Object::object();
-  for (int reason = 0; reason < 5; ++reason) lost[std::string(loss_reason_name(static_cast<LossReason>(reason)))] = r.counts.by_reason[reason];
-  Object front = Object::array(), ranking = Object::array(), points = Object::array(), losers = Object::array(), refused = Object::array();
+  for (int reason = 0; reason < 5; ++reason)
+    lost[std::string(loss_reason_name(static_cast<LossReason>(reason)))] = r.counts.by_reason[reason];
+  Object front = Object::array(), ranking = Object::array(), points = Object::array(), losers = Object::array(),
+         refused = Object::array();
   for (const Deployment& d : r.front) front.push_back(deployment_json(request, d));
   for (const Deployment& d : r.ranking) ranking.push_back(deployment_json(request, d));
   for (const Deployment& d : r.points) points.push_back(figures_json(d));
@@ -214,11 +229,16 @@ nlohmann::ordered_json search_json(const SearchResult& r) {
                       {"why", loser.why},
                       {"unverified", loser.unverified}});
   }
-  for (const RefusedLayouts& rule : r.refused) refused.push_back({{"rule", rule.rule}, {"example", rule.example}, {"count", rule.count}});
+  for (const RefusedLayouts& rule : r.refused)
+    refused.push_back({{"rule", rule.rule}, {"example", rule.example}, {"count", rule.count}});
   return {{"schema", "weft.plan.search"},
           {"version", kSearchSchemaVersion},
           {"request", std::move(asked)},
-          {"counts", {{"layouts", r.counts.layouts}, {"plans", r.counts.plans}, {"feasible", r.counts.feasible}, {"lost", std::move(lost)}}},
+          {"counts",
+           {{"layouts", r.counts.layouts},
+            {"plans", r.counts.plans},
+            {"feasible", r.counts.feasible},
+            {"lost", std::move(lost)}}},
           {"winner", r.winner ? deployment_json(request, *r.winner) : Object()},
           {"front", std::move(front)},
           {"ranking", std::move(ranking)},

@@ -37,7 +37,8 @@ struct Toy {
     plan.request = r;
     plan.capacity_bytes = static_cast<int64_t>(capacity_mib * kMiB);
     RankLedger ledger;
-    ledger.weight_bytes = static_cast<int64_t>(weights_mib * kMiB / pieces / l.mesh.ep * (l.o_proj == OProjChoice::kReplicated ? 1.3 : 1.0));
+    ledger.weight_bytes = static_cast<int64_t>(weights_mib * kMiB / pieces / l.mesh.ep *
+                                               (l.o_proj == OProjChoice::kReplicated ? 1.3 : 1.0));
     ledger.cache_bytes = static_cast<int64_t>(cache_mib * kMiB * group_batch / l.mesh.pp);
     plan.ledger = {ledger};
     plan.fits = plan.needed_bytes() <= plan.capacity_bytes;
@@ -49,9 +50,7 @@ struct Toy {
     input.gen = r.gen;
     input.prompt = r.prompt;
     input.devices = static_cast<int64_t>(ranks);
-    input.waves = r.batch;
-    input.prefill_all_s = r.phase == PlanPhase::kDecode ? 0 : prefill;
-    input.prefill_first_s = input.prefill_all_s / static_cast<double>(r.batch);
+    if (r.phase != PlanPhase::kDecode) input.prefill = {{1, r.batch, prefill / static_cast<double>(r.batch)}};
     input.decode_step_s = r.phase == PlanPhase::kPrefill ? 0 : step;
     plan.service = service(input);
     plan.has_times = true;
@@ -91,8 +90,8 @@ SearchResult found(const SearchRequest& request, const SearchHooks& hooks) {
 
 // ---- Brute force: every layout at every batch, every pair of instances in all numbers.
 
-std::vector<SearchPoint> every_point(const SearchRequest& request, const Toy& toy, PlanPhase phase, int64_t devices, bool one_instance,
-                                     bool doubled_only) {
+std::vector<SearchPoint> every_point(const SearchRequest& request, const Toy& toy, PlanPhase phase, int64_t devices,
+                                     bool one_instance, bool doubled_only) {
   std::vector<SearchPoint> points;
   LayoutSpaceOptions options;
   options.one_instance = one_instance;
@@ -111,8 +110,11 @@ std::vector<SearchPoint> every_point(const SearchRequest& request, const Toy& to
       p.devices = devices;
       p.batch = batch;
       p.ttft_s = plan.service.ttft_s;
-      p.tpot_s = phase == PlanPhase::kBoth ? plan.service.tpot_loaded_s : phase == PlanPhase::kDecode ? plan.service.tpot_s : 0;
-      p.e2e_s = phase == PlanPhase::kBoth ? p.ttft_s + p.tpot_s * static_cast<double>(request.plan.gen - 1) : plan.service.e2e_s;
+      p.tpot_s = phase == PlanPhase::kBoth     ? plan.service.tpot_loaded_s
+                 : phase == PlanPhase::kDecode ? plan.service.tpot_s
+                                               : 0;
+      p.e2e_s = phase == PlanPhase::kBoth ? p.ttft_s + p.tpot_s * static_cast<double>(request.plan.gen - 1)
+                                          : plan.service.e2e_s;
       p.requests_per_s = plan.service.requests_per_s;
       if (phase != PlanPhase::kDecode && request.ttft_s && p.ttft_s > *request.ttft_s) continue;
       if (phase != PlanPhase::kPrefill && request.tpot_s && p.tpot_s > *request.tpot_s) continue;
@@ -132,7 +134,8 @@ std::vector<Deployment> brute_force(const SearchRequest& request, const Toy& toy
   const int64_t gen = request.plan.gen;
   for (const int64_t devices : request.devices) {
     if (request.together) {
-      for (const SearchPoint& point : every_point(request, toy, PlanPhase::kBoth, devices, false, doubled_only)) all.push_back(deploy_together(point, gen));
+      for (const SearchPoint& point : every_point(request, toy, PlanPhase::kBoth, devices, false, doubled_only))
+        all.push_back(deploy_together(point, gen));
     }
     if (!request.apart) continue;
     for (int64_t p = 1; p < devices; ++p) {
@@ -152,7 +155,8 @@ std::vector<Deployment> brute_force(const SearchRequest& request, const Toy& toy
                 one.ttft_s = prefill.ttft_s;
                 one.tpot_s = decode.tpot_s;
                 one.e2e_s = prefill.ttft_s + decode.e2e_s;
-                one.requests_per_s = std::min(static_cast<double>(np) * prefill.requests_per_s, static_cast<double>(nd) * decode.requests_per_s);
+                one.requests_per_s = std::min(static_cast<double>(np) * prefill.requests_per_s,
+                                              static_cast<double>(nd) * decode.requests_per_s);
                 one.output_tokens_per_s = one.requests_per_s * static_cast<double>(gen);
                 one.tokens_per_s_device = one.output_tokens_per_s / static_cast<double>(devices);
                 one.tokens_per_s_user = 1 / one.tpot_s;
@@ -172,7 +176,8 @@ TEST(Search, FindsTheWinnerAndTheFrontOfBruteForce) {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     const Toy toy = Toy::random(seed);
     SearchRequest request = base_request();
-    request.devices = seed % 3 == 0 ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{static_cast<int64_t>(2 + seed % 3)};
+    request.devices =
+        seed % 3 == 0 ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{static_cast<int64_t>(2 + seed % 3)};
     request.max_batch = 6;
     request.objective = static_cast<Objective>(seed % 3);
     request.apart = seed % 4 == 0;
@@ -189,7 +194,8 @@ TEST(Search, FindsTheWinnerAndTheFrontOfBruteForce) {
     ++winners;
     double best = objective_value(every[0], request.objective);
     for (const Deployment& d : every) best = std::max(best, objective_value(d, request.objective));
-    EXPECT_NEAR(objective_value(*result.winner, request.objective) / best, 1, 1e-12) << "seed " << seed << " " << deployment_name(*result.winner);
+    EXPECT_NEAR(objective_value(*result.winner, request.objective) / best, 1, 1e-12)
+        << "seed " << seed << " " << deployment_name(*result.winner);
     // The front is that of the batches that are looked at: doubled, and the largest.
     const std::vector<Deployment> doubled = brute_force(request, toy, true);
     std::vector<Merit> merits;
@@ -220,7 +226,9 @@ TEST(Search, MoreRoomIsNeverWorse) {
       return result.winner ? objective_value(*result.winner, r.objective) : -INFINITY;
     };
     const double before = value(request, toy);
-    const auto not_worse = [&](const char* what, double after) { EXPECT_GE(after, before) << what << ", seed " << seed; };
+    const auto not_worse = [&](const char* what, double after) {
+      EXPECT_GE(after, before) << what << ", seed " << seed;
+    };
     SearchRequest other = request;
     other.ttft_s = *request.ttft_s * 1.5;
     not_worse("longer TTFT", value(other, toy));
@@ -271,8 +279,8 @@ TEST(Search, SaysWhyOthersLost) {
     }
     return std::string("no loser");
   };
-  EXPECT_EQ(why("tp1"), fmt::format("memory: does not fit by {}: {} of {} a device at batch 1", bytes_words(60.0 * kMiB), bytes_words(210.0 * kMiB),
-                                    bytes_words(150.0 * kMiB)));
+  EXPECT_EQ(why("tp1"), fmt::format("memory: does not fit by {}: {} of {} a device at batch 1",
+                                    bytes_words(60.0 * kMiB), bytes_words(210.0 * kMiB), bytes_words(150.0 * kMiB)));
   EXPECT_TRUE(why("dp2").starts_with("memory: ")) << why("dp2");
   int64_t lost = 0;
   for (const int64_t count : result.counts.by_reason) lost += count;
@@ -292,15 +300,35 @@ TEST(Search, SaysWhyOthersLost) {
   const SearchResult all = found(request, hooks_of(toy));
   ASSERT_TRUE(all.winner.has_value());
   bool beaten = false;
-  for (const Loser& loser : all.losers) beaten = beaten || (loser.reason == LossReason::kBeaten && loser.why.ends_with("less than the winner"));
+  for (const Loser& loser : all.losers)
+    beaten = beaten || (loser.reason == LossReason::kBeaten && loser.why.ends_with("less than the winner"));
   EXPECT_TRUE(beaten);
   const std::string text = search_text(all);
   EXPECT_NE(text.find("weft plan austen --layout "), std::string::npos);
 }
 
+// Instances that do one phase lost by a share, too, the nearest first.
+TEST(Search, LosersThatAreApartSayByHowMuch) {
+  SearchRequest request = base_request();
+  request.together = false;
+  const SearchResult result = found(request, hooks_of(Toy::random(5)));
+  ASSERT_TRUE(result.winner && result.winner->prefill);
+  int beaten = 0;
+  double last = 0;
+  for (const Loser& loser : result.losers) {
+    if (loser.reason != LossReason::kBeaten) continue;
+    EXPECT_GE(loser.by, last);
+    EXPECT_EQ(loser.by > 0, loser.why.find("% less than the best") != std::string::npos) << loser.why;
+    last = loser.by;
+    beaten += loser.by > 0 ? 1 : 0;
+  }
+  EXPECT_GT(beaten, 0);
+}
+
 // The command that is printed can run, or the text says why there is none.
 TEST(Search, CommandsCanRun) {
   SearchRequest request = base_request();
+  request.plan.mode = request.plan.model->mode(DType::kBF16, std::nullopt);
   auto cpu = std::make_shared<DeviceProfile>(*request.plan.device);
   cpu->name = "server";
   cpu->cores = 8;
@@ -319,7 +347,8 @@ TEST(Search, CommandsCanRun) {
       {cpu, weft, true, PlanPhase::kBoth, 1, "weft run austen --layout tp2 --ctx 80 --threads 4"},
       {cpu, weft, false, PlanPhase::kBoth, 1, "weft run MODEL_DIR --layout tp2 --ctx 80 --threads 4"},
       {cpu, weft, true, PlanPhase::kBoth, 2, "mpirun -n 2 weft run austen --layout tp2 --ctx 80 --threads 4"},
-      {cpu, weft, true, PlanPhase::kPrefill, 1, "weft has no server that hands caches from one instance to another: this is a plan alone"},
+      {cpu, weft, true, PlanPhase::kPrefill, 1,
+       "weft has no server that hands caches from one instance to another: this is a plan alone"},
       {accelerator, weft, true, PlanPhase::kBoth, 1, "weft runs on CPUs, not on toy: this is a plan alone"},
       {cpu, other, true, PlanPhase::kBoth, 1, "weft plans the engine other, and does not start it"},
   };
@@ -345,11 +374,13 @@ TEST(Search, MarksWhatNobodyVerified) {
   hooks.plan = [&](const PlanRequest& r, const PlanOptions& options) {
     Result<Plan> plan = toy.plan(r, options);
     plan->unverified = {"toy: memory.bytes_per_s"};
+    plan->times_unverified = true;
     return plan;
   };
   const SearchResult marked = found(request, hooks), plain = found(request, hooks_of(toy));
   EXPECT_EQ(marked.unverified, std::vector<std::string>{"toy: memory.bytes_per_s"});
-  EXPECT_NE(search_text(marked).find("* rests on figures that nobody verified: toy: memory.bytes_per_s"), std::string::npos);
+  EXPECT_NE(search_text(marked).find("* rests on figures that nobody verified: toy: memory.bytes_per_s"),
+            std::string::npos);
   EXPECT_EQ(search_text(plain).find('*'), std::string::npos);
   EXPECT_TRUE(search_json(marked)["winner"]["unverified"].get<bool>());
   EXPECT_FALSE(search_json(plain)["winner"]["unverified"].get<bool>());
@@ -371,7 +402,9 @@ TEST(Search, CanBeStopped) {
 
 TEST(Search, AnErrorOfAllPlansIsTheSearchs) {
   SearchHooks hooks;
-  hooks.plan = [](const PlanRequest&, const PlanOptions&) -> Result<Plan> { return invalid_argument("toy: matrix_flops_per_s is missing"); };
+  hooks.plan = [](const PlanRequest&, const PlanOptions&) -> Result<Plan> {
+    return invalid_argument("toy: matrix_flops_per_s is missing");
+  };
   const auto result = search(base_request(), hooks);
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().message(), "toy: matrix_flops_per_s is missing");
@@ -382,14 +415,24 @@ TEST(Search, BadRequests) {
     void (*edit)(SearchRequest&);
     const char* message;
   } cases[] = {
-      {[](SearchRequest& r) { r.devices = {}; }, "--devices: expected numbers of devices to look at, e.g. --devices 8,16,32"},
-      {[](SearchRequest& r) { r.devices = {8, 0}; }, "--devices: expected 1 to 65536, found 0"},
-      {[](SearchRequest& r) { r.devices = {8, 8}; }, "--devices: 8 is there twice"},
+      {[](SearchRequest& r) { r.devices = {}; },
+       "--devices: expected numbers of devices to look at, e.g. --devices 8,16,32"},
+      {[](SearchRequest& r) {
+         r.devices = {8, 0};
+       },
+       "--devices: expected 1 to 65536, found 0"},
+      {[](SearchRequest& r) {
+         r.devices = {8, 8};
+       },
+       "--devices: 8 is there twice"},
       {[](SearchRequest& r) { r.ttft_s = 0; }, "--ttft: expected a time above 0, found 0s"},
       {[](SearchRequest& r) { r.tpot_s = -0.05; }, "--tpot: expected a time above 0, found -0.05s"},
       {[](SearchRequest& r) { r.tpot_s = NAN; }, "--tpot: expected a time above 0, found nans"},
       {[](SearchRequest& r) { r.max_batch = 0; }, "--max-batch: expected at least 1, found 0"},
-      {[](SearchRequest& r) { r.chunks = {512, 0}; }, "--chunks: expected at least 1 row, found 0"},
+      {[](SearchRequest& r) {
+         r.chunks = {512, 0};
+       },
+       "--chunks: expected at least 1 row, found 0"},
       {[](SearchRequest& r) { r.together = false, r.plan.gen = 1; },
        "--mode apart with --gen 1: the first token comes with the prefill, decode instances have nothing to do"},
       {[](SearchRequest& r) { r.plan.prompt = 0; }, "--prompt: expected 1 to 1073741824, found 0"},

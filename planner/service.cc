@@ -25,35 +25,42 @@ ServiceResult service(const ServiceInput& in) {
   ServiceResult out;
   const auto batch = static_cast<double>(in.batch), gen = static_cast<double>(in.gen);
   const auto prompt = static_cast<double>(in.prompt - in.cached), devices = static_cast<double>(in.devices);
-  const double waves = static_cast<double>(std::max<int64_t>(in.waves, 1));
-  out.ttft_alone_s = in.prefill_first_s + in.transfer_s;
-  out.ttft_last_s = in.prefill_all_s + in.transfer_s;
-  // Wave i of n is done at i / n of the whole: on average (n + 1) / 2n.
-  out.ttft_s = in.prefill_all_s * (waves + 1) / (2 * waves) + in.transfer_s;
+  double prefill_all_s = 0, waited_s = 0, prompts = 0;  // waited: sum over prompts of when they are done
+  for (const PrefillWave& wave : in.prefill) {
+    const auto requests = static_cast<double>(wave.requests), times = static_cast<double>(wave.times);
+    waited_s += requests * (times * prefill_all_s + wave.seconds * times * (times + 1) / 2);
+    prompts += requests * times;
+    prefill_all_s += times * wave.seconds;
+  }
+  if (prompts > 0) {
+    out.ttft_s = waited_s / prompts + in.transfer_s;
+    out.ttft_alone_s = in.prefill.front().seconds + in.transfer_s;
+    out.ttft_last_s = prefill_all_s + in.transfer_s;
+  }
   out.itl_s = in.decode_step_s;
   out.tpot_s = in.decode_step_s / in.tokens_per_step;
   const double steps = (gen - 1) / in.tokens_per_step;  // the first token comes with the prompt
   const double decode_all_s = steps * in.decode_step_s;
-  out.e2e_s = out.ttft_s + decode_all_s;
-  const double round_s = in.prefill_all_s + decode_all_s;
-  if (in.prefill_all_s > 0 && in.decode_step_s > 0) {
+  const double round_s = prefill_all_s + decode_all_s;
+  if (prefill_all_s > 0 && in.decode_step_s > 0) {
     out.output_tokens_per_s = rate(batch * gen, round_s);
     out.total_tokens_per_s = rate(batch * (gen + static_cast<double>(in.prompt)), round_s);
     out.requests_per_s = rate(batch, round_s);
-    const double others_s = in.prefill_all_s * (batch - 1) / batch;
+    const double others_s = prefill_all_s * (batch - 1) / batch;
     out.tpot_loaded_s = gen > 1 ? (decode_all_s + others_s) / (gen - 1) : 0;
   } else if (in.decode_step_s > 0) {
     out.output_tokens_per_s = out.total_tokens_per_s = rate(batch * in.tokens_per_step, in.decode_step_s);
     out.requests_per_s = rate(batch, decode_all_s);
     out.tpot_loaded_s = out.tpot_s;
   } else {
-    out.total_tokens_per_s = rate(batch * static_cast<double>(in.prompt), in.prefill_all_s);
-    out.requests_per_s = rate(batch, in.prefill_all_s);
+    out.total_tokens_per_s = rate(batch * static_cast<double>(in.prompt), prefill_all_s);
+    out.requests_per_s = rate(batch, prefill_all_s);
   }
+  out.e2e_s = out.ttft_s + out.tpot_loaded_s * (gen - 1);
   out.decode_tokens_per_s = rate(batch * in.tokens_per_step, in.decode_step_s);
-  out.prefill_tokens_per_s = rate(batch * prompt, in.prefill_all_s);
+  out.prefill_tokens_per_s = rate(batch * prompt, prefill_all_s);
   out.output_tokens_per_s_device = out.output_tokens_per_s / devices;
-  out.tokens_per_s_user = rate(1, out.tpot_s);
+  out.tokens_per_s_user = rate(1, out.tpot_loaded_s > 0 ? out.tpot_loaded_s : out.tpot_s);
   return out;
 }
 

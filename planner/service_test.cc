@@ -29,16 +29,14 @@ TEST(Service, ClosedLoop) {
   in.gen = 101;
   in.prompt = 1000;
   in.devices = 2;
-  in.prefill_all_s = 8;
-  in.prefill_first_s = 2;
-  in.waves = 4;
+  in.prefill = {{1, 4, 2}};
   in.decode_step_s = 0.1;
   const ServiceResult out = service(in);
-  EXPECT_DOUBLE_EQ(out.ttft_s, 5);          // (2 + 4 + 6 + 8) / 4
+  EXPECT_DOUBLE_EQ(out.ttft_s, 5);  // (2 + 4 + 6 + 8) / 4
   EXPECT_DOUBLE_EQ(out.ttft_alone_s, 2);
   EXPECT_DOUBLE_EQ(out.ttft_last_s, 8);
   EXPECT_DOUBLE_EQ(out.tpot_s, 0.1);
-  EXPECT_DOUBLE_EQ(out.e2e_s, 15);
+  EXPECT_DOUBLE_EQ(out.e2e_s, 21);
   EXPECT_DOUBLE_EQ(out.tpot_loaded_s, 0.16);  // 10 s of steps and 6 s of the prompts of three others
   EXPECT_DOUBLE_EQ(out.output_tokens_per_s, 404.0 / 18);
   EXPECT_DOUBLE_EQ(out.output_tokens_per_s_device, 202.0 / 18);
@@ -52,12 +50,27 @@ TEST(Service, ClosedLoop) {
   EXPECT_DOUBLE_EQ(service(in).ttft_s, 6);
 }
 
+// The last wave may be smaller, and shorter.
+TEST(Service, UnequalWaves) {
+  ServiceInput in;
+  in.batch = 5;
+  in.gen = 2;
+  in.prefill = {{2, 2, 3}, {1, 1, 1}};
+  in.decode_step_s = 1;
+  const ServiceResult out = service(in);
+  EXPECT_DOUBLE_EQ(out.ttft_s, (3 + 3 + 6 + 6 + 7) / 5.0);
+  EXPECT_DOUBLE_EQ(out.ttft_alone_s, 3);
+  EXPECT_DOUBLE_EQ(out.ttft_last_s, 7);
+  EXPECT_DOUBLE_EQ(out.tpot_loaded_s, 1 + 7 * 0.8);
+  EXPECT_DOUBLE_EQ(out.tokens_per_s_user, 1 / out.tpot_loaded_s);
+}
+
 TEST(Service, OneSideAlone) {
   ServiceInput prefill;
   prefill.batch = 2;
   prefill.prompt = 100;
   prefill.cached = 50;
-  prefill.prefill_all_s = 1;
+  prefill.prefill = {{2, 1, 1}};
   EXPECT_DOUBLE_EQ(service(prefill).requests_per_s, 2);
   EXPECT_DOUBLE_EQ(service(prefill).prefill_tokens_per_s, 100);  // cached ones are not computed
   EXPECT_DOUBLE_EQ(service(prefill).output_tokens_per_s, 0);

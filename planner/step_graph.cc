@@ -38,7 +38,8 @@ Result<StageLayers> stage_layers(const StepSetting& setting, int stage, int64_t 
   const auto append = [&](int64_t of_stage) {
     const auto all = std::span<const std::string>(kinds);
     const auto first = begin(of_stage), count = begin(of_stage + 1) - first;
-    const auto more = distinct_layers(all.subspan(static_cast<size_t>(first), static_cast<size_t>(count)), first, periods);
+    const auto more =
+        distinct_layers(all.subspan(static_cast<size_t>(first), static_cast<size_t>(count)), first, periods);
     layers.shares.insert(layers.shares.end(), more.begin(), more.end());
   };
   if (stage > 0 && whole_neighbour) {
@@ -55,7 +56,8 @@ Result<StageLayers> stage_layers(const StepSetting& setting, int stage, int64_t 
 
 }  // namespace
 
-Result<SizedStep> SizedStep::build(const StepSetting& setting, const StepKey& key, int64_t periods, const WholeGraph& whole) {
+Result<SizedStep> SizedStep::build(const StepSetting& setting, const StepKey& key, int64_t periods,
+                                   const WholeGraph& whole) {
   SizedStep sized;
   sized.step_.key = key;
   sized.threads_ = setting.threads;
@@ -66,7 +68,8 @@ Result<SizedStep> SizedStep::build(const StepSetting& setting, const StepKey& ke
   }
   WEFT_ASSIGN_OR_RETURN(StageLayers layers, stage_layers(setting, key.stage, periods, false));
   Status built = sized.build_graph(setting, layers.shares, whole);
-  if (!built.ok() && key.stage > 0) {  // the last layer of the stage before takes more from those before it than streams
+  if (!built.ok() &&
+      key.stage > 0) {  // the last layer of the stage before takes more from those before it than streams
     WEFT_ASSIGN_OR_RETURN(layers, stage_layers(setting, key.stage, periods, true));
     built = sized.build_graph(setting, layers.shares, whole);
   }
@@ -76,7 +79,8 @@ Result<SizedStep> SizedStep::build(const StepSetting& setting, const StepKey& ke
   return sized;
 }
 
-Status SizedStep::build_graph(const StepSetting& setting, const std::vector<LayerShare>& shares, const WholeGraph& whole) {
+Status SizedStep::build_graph(const StepSetting& setting, const std::vector<LayerShare>& shares,
+                              const WholeGraph& whole) {
   GraphOptions options = graph_options(setting, step_.key);
   std::unordered_map<std::string, int64_t> count;
   for (const LayerShare& share : shares) {
@@ -84,7 +88,8 @@ Status SizedStep::build_graph(const StepSetting& setting, const std::vector<Laye
     if (share.count > 1) count.emplace(region_name(share.layer), share.count);
   }
   WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<const Graph> graph, whole(step_.key.kind, options));
-  WEFT_ASSIGN_OR_RETURN(StageGraph stage, stage_of(*graph, *setting.model, options, setting.layout, step_.key.phase, step_.key.stage, false));
+  WEFT_ASSIGN_OR_RETURN(StageGraph stage, stage_of(*graph, *setting.model, options, setting.layout, step_.key.phase,
+                                                   step_.key.stage, false));
   step_.cache = setting.cache;
   step_.graph = std::move(stage.graph);
   step_.received = std::move(stage.received);
@@ -123,10 +128,12 @@ void SizedStep::plan() {
 
 Status SizedStep::resize(const StepSetting& setting, const StepKey& key) {
   if (key == step_.key && setting.cache == step_.cache) return {};
-  WEFT_CHECK(key.kind == step_.key.kind && key.phase == step_.key.phase && key.stage == step_.key.stage, "another step");
+  WEFT_CHECK(key.kind == step_.key.kind && key.phase == step_.key.phase && key.stage == step_.key.stage,
+             "another step");
   step_.key = key;
   step_.cache = setting.cache;
-  WEFT_RETURN_IF_ERROR(weft::resize(step_.graph, step_room(setting.layout, key.phase, graph_options(setting, key)), facts_));
+  WEFT_RETURN_IF_ERROR(
+      weft::resize(step_.graph, step_room(setting.layout, key.phase, graph_options(setting, key)), facts_));
   plan();
   return {};
 }
@@ -136,7 +143,8 @@ Status SizedStep::resize(const StepSetting& setting, const StepKey& key) {
 // Where a layer's values lie depends on what is live when it begins, and on nothing else: a free gap is searched from the lowest
 // offset, and the last one grows. So layers that begin alike lie alike, and so does all that follows.
 
-void SizedStep::find_joins(const StepSetting& setting, const std::vector<LayerShare>& shares, size_t own_begin, size_t own_end) {
+void SizedStep::find_joins(const StepSetting& setting, const std::vector<LayerShare>& shares, size_t own_begin,
+                           size_t own_end) {
   const auto& nodes = step_.graph.nodes();
   std::vector<int64_t> made(step_.graph.values().size(), -1), last_use(made.size(), -1);
   std::unordered_map<std::string_view, int64_t> first;  // node of a region
@@ -161,7 +169,8 @@ void SizedStep::find_joins(const StepSetting& setting, const std::vector<LayerSh
   };
   const auto same_kinds = [&](size_t a, size_t b, size_t count) {
     for (size_t k = 0; k < count; ++k) {
-      if (setting.model->layer_kind(shares[a + k].layer) != setting.model->layer_kind(shares[b + k].layer)) return false;
+      if (setting.model->layer_kind(shares[a + k].layer) != setting.model->layer_kind(shares[b + k].layer))
+        return false;
     }
     return true;
   };
@@ -208,7 +217,8 @@ int64_t StepGraph::num_nodes() const { return std::accumulate(node_repeat.begin(
 
 Result<StepGraph> build_step(const StepSetting& setting, const StepKey& key) {
   const WholeGraph whole = [&](GraphKind kind, const GraphOptions& options) -> Result<std::shared_ptr<const Graph>> {
-    WEFT_ASSIGN_OR_RETURN(Graph graph, kind == GraphKind::kTrunk ? setting.model->build(options) : setting.model->build_draft(options));
+    WEFT_ASSIGN_OR_RETURN(
+        Graph graph, kind == GraphKind::kTrunk ? setting.model->build(options) : setting.model->build_draft(options));
     return std::make_shared<const Graph>(std::move(graph));
   };
   for (int64_t periods = SizedStep::kFewestPeriods;; ++periods) {

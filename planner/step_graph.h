@@ -27,7 +27,7 @@ struct StepKey {
 
 struct StepGraph {
   StepKey key;
-  CacheCapacity cache;                      // that it was built with
+  CacheCapacity cache;  // that it was built with
   Graph graph;
   std::vector<std::string> received, sent;  // of the neighbouring stages
   std::vector<int64_t> node_repeat;         // by node: nodes of the whole model that it stands for
@@ -35,7 +35,7 @@ struct StepGraph {
   std::vector<int32_t> alike;               // by node: the first one that is equal in all but names
   MemoryPlan memory;                        // of the whole graph: arena and fullest are exact; by value as in `graph`
 
-  int64_t num_nodes() const;                // of the whole model
+  int64_t num_nodes() const;  // of the whole model
 };
 
 // What decides how graphs are built besides the step.
@@ -44,8 +44,8 @@ struct StepSetting {
   NumericMode mode;
   Layout layout;
   CacheCapacity cache;
-  int threads = 1;        // of one rank: scratch
-  bool expanded = false;  // every layer in the graph: the executor's own
+  int threads = 1;             // of one rank: scratch
+  bool expanded = false;       // every layer in the graph: the executor's own
   bool canonical_sums = true;  // GraphOptions::canonical_sums
 };
 
@@ -62,7 +62,8 @@ class SizedStep {
   static constexpr int64_t kFewestPeriods = 2;
 
   // periods: of every run of equal layers, those that are built (models/distinct_layers.h).
-  static Result<SizedStep> build(const StepSetting& setting, const StepKey& key, int64_t periods, const WholeGraph& whole);
+  static Result<SizedStep> build(const StepSetting& setting, const StepKey& key, int64_t periods,
+                                 const WholeGraph& whole);
 
   const StepGraph& step() const { return step_; }
   // Rows, requests and pages; all else is as it was built.
@@ -86,7 +87,7 @@ class SizedStep {
   StepGraph step_;
   SizeFreeFacts facts_;
   int threads_ = 1;
-  bool complete_ = false;                     // no layer was left out
+  bool complete_ = false;  // no layer was left out
   std::vector<Join> joins_;
   std::vector<std::vector<ValueId>> begins_;  // values that are live where a layer begins
 };

@@ -14,7 +14,8 @@ namespace weft {
 namespace {
 
 std::shared_ptr<const Model> shipped(const std::string& name) {
-  auto checkpoint = Checkpoint::open_config(std::filesystem::path(WEFT_SOURCE_DIR) / "model_configs" / name / "config.json");
+  auto checkpoint =
+      Checkpoint::open_config(std::filesystem::path(WEFT_SOURCE_DIR) / "model_configs" / name / "config.json");
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   auto model = open_model(std::make_shared<const Checkpoint>(std::move(*checkpoint)), {});
   EXPECT_TRUE(model.ok()) << model.status().message();
@@ -78,7 +79,8 @@ TEST(StepGraph, FewLayersStandForAll) {
       for (const GraphKind kind : {GraphKind::kTrunk, GraphKind::kDraft}) {
         const Layout layout = layout_of(c.layout);
         for (const int stage : {0, layout.mesh.pp / 2, layout.mesh.pp - 1}) {
-          SCOPED_TRACE(fmt::format("{} {} phase {} kind {} stage {}", c.model, c.layout, static_cast<int>(phase), static_cast<int>(kind), stage));
+          SCOPED_TRACE(fmt::format("{} {} phase {} kind {} stage {}", c.model, c.layout, static_cast<int>(phase),
+                                   static_cast<int>(kind), stage));
           StepSetting setting;
           setting.model = model.get();
           setting.mode = model->mode(DType::kBF16, std::nullopt);

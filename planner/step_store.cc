@@ -15,9 +15,9 @@ std::string mode_name(const NumericMode& mode) {
 // All that decides the structure of a graph.
 std::string family_of(const StepSetting& s, const StepKey& key) {
   const CacheCapacity& c = s.cache;
-  return fmt::format("{}|{} {} {}|{} {}|{} {} {}|{} {} {}", to_string(s.layout), static_cast<int>(key.kind), static_cast<int>(key.phase), key.stage,
-                     static_cast<const void*>(s.model), mode_name(s.mode), c.page_tokens, c.max_context, c.draft_rows,
-                     s.threads, s.expanded, s.canonical_sums);
+  return fmt::format("{}|{} {} {}|{} {}|{} {} {}|{} {} {}", to_string(s.layout), static_cast<int>(key.kind),
+                     static_cast<int>(key.phase), key.stage, static_cast<const void*>(s.model), mode_name(s.mode),
+                     c.page_tokens, c.max_context, c.draft_rows, s.threads, s.expanded, s.canonical_sums);
 }
 
 // And its size.
@@ -60,7 +60,8 @@ Layout phase_layout(const Layout& layout, StepPhase phase) {
   const bool owned = layout.split == TokenSplit::kOwned;
   if (phase == StepPhase::kPrefill) {
     if (owned) same.split = TokenSplit::kFlat;
-  } else if (!owned && layout.mesh.pcp == 1 && layout.compressor == CompressorChoice::kFull && layout.queries == QueryRows::kLocal) {
+  } else if (!owned && layout.mesh.pcp == 1 && layout.compressor == CompressorChoice::kFull &&
+             layout.queries == QueryRows::kLocal) {
     // All ranks compute all rows: nothing is left of how prefill splits them.
     same.split = TokenSplit::kFlat;
     same.attention = AttentionChoice::kHeads;
@@ -78,16 +79,20 @@ CacheCapacity shared_cache(const Layout& layout, const CacheCapacity& cache) {
   return shared;
 }
 
-Result<std::shared_ptr<const Graph>> StepStore::whole(const StepSetting& shared, GraphKind kind, const GraphOptions& options) {
+Result<std::shared_ptr<const Graph>> StepStore::whole(const StepSetting& shared, GraphKind kind,
+                                                      const GraphOptions& options) {
   const CacheCapacity& c = options.cache;
-  std::string name = fmt::format("{} {}|{} {}|{} {} {} {} {}|{}", static_cast<int>(kind), static_cast<const void*>(shared.model), mode_name(options.mode), options.canonical_sums, c.num_slots, c.num_pages, c.page_tokens, c.max_context, c.draft_rows,
-                                 options.shape.tokens);
+  std::string name =
+      fmt::format("{} {}|{} {}|{} {} {} {} {}|{}", static_cast<int>(kind), static_cast<const void*>(shared.model),
+                  mode_name(options.mode), options.canonical_sums, c.num_slots, c.num_pages, c.page_tokens,
+                  c.max_context, c.draft_rows, options.shape.tokens);
   for (const int64_t layer : options.layers) name += fmt::format(" {}", layer);
   {
     const std::lock_guard lock(mutex_);
     if (const auto at = whole_.find(name); at != whole_.end()) return at->second;
   }
-  WEFT_ASSIGN_OR_RETURN(Graph graph, kind == GraphKind::kTrunk ? shared.model->build(options) : shared.model->build_draft(options));
+  WEFT_ASSIGN_OR_RETURN(Graph graph,
+                        kind == GraphKind::kTrunk ? shared.model->build(options) : shared.model->build_draft(options));
   auto made = std::make_shared<const Graph>(std::move(graph));
   constexpr size_t kMost = 64;
   const std::lock_guard lock(mutex_);
@@ -97,14 +102,16 @@ Result<std::shared_ptr<const Graph>> StepStore::whole(const StepSetting& shared,
 }
 
 // The idle graph that was used last, or a new one of small size.
-Result<StepStore::Lease> StepStore::lease(const StepSetting& shared, const std::string& family, const StepKey& key, int64_t periods) {
+Result<StepStore::Lease> StepStore::lease(const StepSetting& shared, const std::string& family, const StepKey& key,
+                                          int64_t periods) {
   {
     const std::lock_guard lock(mutex_);
     Family& members = families_[family];
     members.used = ++clock_;
     std::vector<std::unique_ptr<SizedStep>>& idle = members.idle[periods];
     if (!idle.empty()) {
-      const auto wanted = std::find_if(idle.begin(), idle.end(), [&](const auto& step) { return step->step().key == key; });
+      const auto wanted =
+          std::find_if(idle.begin(), idle.end(), [&](const auto& step) { return step->step().key == key; });
       const auto at = wanted == idle.end() ? idle.end() - 1 : wanted;
       SizedStep* step = at->release();
       idle.erase(at);
@@ -145,7 +152,8 @@ void StepStore::give_back(const std::string& family, int64_t periods, SizedStep*
 Result<int64_t> StepStore::typical_periods(const StepSetting& shared, const std::string& family, const StepKey& key) {
   {
     const std::lock_guard lock(mutex_);
-    if (const auto at = families_.find(family); at != families_.end() && at->second.periods > 0) return at->second.periods;
+    if (const auto at = families_.find(family); at != families_.end() && at->second.periods > 0)
+      return at->second.periods;
   }
   const SomeSize typical = typical_size(shared, key);
   for (int64_t periods = SizedStep::kFewestPeriods;; ++periods) {

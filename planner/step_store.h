@@ -61,7 +61,7 @@ class StepStore {
  private:
   // Graphs of all sizes of one step.
   struct Family {
-    int64_t periods = 0;  // that its typical size needs; 0: not known yet
+    int64_t periods = 0;                                              // that its typical size needs; 0: not known yet
     std::map<int64_t, std::vector<std::unique_ptr<SizedStep>>> idle;  // by periods
     uint64_t used = 0;
   };

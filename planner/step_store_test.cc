@@ -52,7 +52,8 @@ TEST(StepStore, LayoutsThatLookAlikeInAPhaseHaveTheSameGraph) {
         for (const GraphKind kind : {GraphKind::kTrunk, GraphKind::kDraft}) {
           if (kind == GraphKind::kDraft && model->num_draft_layers() == 0) continue;
           const StepKey key{kind, phase, 13, 2, 0, {}};
-          const auto want = build_step(setting_of(*model, layouts[i]), key), have = build_step(setting_of(*model, same), key);
+          const auto want = build_step(setting_of(*model, layouts[i]), key),
+                     have = build_step(setting_of(*model, same), key);
           ASSERT_EQ(want.ok(), have.ok()) << to_string(layouts[i]);
           if (!want.ok()) continue;
           ++built;
@@ -70,7 +71,8 @@ TEST(StepStore, LayoutsThatLookAlikeInAPhaseHaveTheSameGraph) {
 }
 
 std::shared_ptr<const Model> shipped(const std::string& name) {
-  return model_of(Checkpoint::open_config(std::filesystem::path(WEFT_SOURCE_DIR) / "model_configs" / name / "config.json"));
+  return model_of(
+      Checkpoint::open_config(std::filesystem::path(WEFT_SOURCE_DIR) / "model_configs" / name / "config.json"));
 }
 
 WholeGraph built_by(const Model& model) {
@@ -85,7 +87,9 @@ TEST(SizedStep, ResizedIsTheGraphThatIsBuilt) {
   const struct {
     std::shared_ptr<const Model> model;
     int every;  // layouts
-  } cases[] = {{load_test_model("sample/austen-v4"), 23}, {load_test_model("golden/glm_moe_dsa/glm51_w8a8"), 29}, {shipped("deepseek-v4-flash"), 211},
+  } cases[] = {{load_test_model("sample/austen-v4"), 23},
+               {load_test_model("golden/glm_moe_dsa/glm51_w8a8"), 29},
+               {shipped("deepseek-v4-flash"), 211},
                {shipped("glm-5.1"), 307}};
   LayoutSpaceOptions options;
   options.breadth = SpaceBreadth::kAll;
@@ -94,7 +98,8 @@ TEST(SizedStep, ResizedIsTheGraphThatIsBuilt) {
     std::vector<Layout> layouts = {Layout()};
     for (const int devices : {2, 4, 8}) {
       const LayoutSpace space = enumerate_layouts(*c.model, devices, options);
-      for (size_t i = 0; i < space.layouts.size(); i += static_cast<size_t>(c.every)) layouts.push_back(space.layouts[i]);
+      for (size_t i = 0; i < space.layouts.size(); i += static_cast<size_t>(c.every))
+        layouts.push_back(space.layouts[i]);
     }
     for (size_t l = 0; l < layouts.size(); ++l) {
       const StepPhase phase = l % 2 == 0 ? StepPhase::kDecode : StepPhase::kPrefill;
@@ -112,8 +117,10 @@ TEST(SizedStep, ResizedIsTheGraphThatIsBuilt) {
         const auto want = SizedStep::build(large, key, 2, built_by(*c.model));
         ASSERT_TRUE(want.ok()) << want.status().message();
         ASSERT_TRUE(sized->resize(large, key).ok());
-        SCOPED_TRACE(fmt::format("{} {} phase {} kind {} rows {}", c.model->family(), to_string(layouts[l]), static_cast<int>(phase), static_cast<int>(kind), tokens));
-        EXPECT_TRUE(sized->step().graph == want->step().graph) << to_text(sized->step().graph) << "\n---\n" << to_text(want->step().graph);
+        SCOPED_TRACE(fmt::format("{} {} phase {} kind {} rows {}", c.model->family(), to_string(layouts[l]),
+                                 static_cast<int>(phase), static_cast<int>(kind), tokens));
+        EXPECT_TRUE(sized->step().graph == want->step().graph) << to_text(sized->step().graph) << "\n---\n"
+                                                               << to_text(want->step().graph);
         EXPECT_EQ(sized->step().memory, want->step().memory);
         EXPECT_EQ(sized->settled(), want->settled());
         EXPECT_TRUE(verify(sized->step().graph).ok());
@@ -180,10 +187,10 @@ TEST(StepStore, GraphsBuiltFollowDistinctLayers) {
     return store.graphs.counts().built;
   };
   const int64_t one_stage = built("tp8+ep8", 16);
-  EXPECT_EQ(built("dp8tp8+ep8", 512), one_stage);      // 64 ranks
-  EXPECT_EQ(built("dp512tp8+ep8", 4096), one_stage);   // 4096 ranks
+  EXPECT_EQ(built("dp8tp8+ep8", 512), one_stage);     // 64 ranks
+  EXPECT_EQ(built("dp512tp8+ep8", 4096), one_stage);  // 4096 ranks
   const int64_t stages = built("pp8tp8+ep8", 16);
-  EXPECT_LE(stages, 9 * one_stage);                    // eight stages, some of which need more periods
+  EXPECT_LE(stages, 9 * one_stage);  // eight stages, some of which need more periods
   EXPECT_EQ(built("dp64pp8tp8+ep8", 4096), stages);
   EXPECT_LE(one_stage, 10);
 }

@@ -15,6 +15,13 @@ Timeline schedule(const StepGraph& step, const std::vector<OpCost>& costs, const
   std::string_view region;
   int64_t repeat = 1;
   double region_start = 0, region_computed = 0;
+  size_t region_events = 0;
+  const auto close = [&](double at) {
+    for (; region_events < timeline.events.size(); ++region_events)
+      timeline.events[region_events].period_s = at - region_start;
+    repeated += static_cast<double>(repeat - 1) * (at - region_start);
+    repeated_computed += static_cast<double>(repeat - 1) * (computed - region_computed);
+  };
   const auto& nodes = step.graph.nodes();
   for (size_t n = 0; n < nodes.size(); ++n) {
     const Node& node = nodes[n];
@@ -22,10 +29,10 @@ Timeline schedule(const StepGraph& step, const std::vector<OpCost>& costs, const
     const auto lane = options.streams ? static_cast<size_t>(stream) : size_t{0};
     double start = free[lane];
     for (ValueId id : node.in) start = std::max(start, ready[static_cast<size_t>(id)]);
-    if (stream == Stream::kPrefetch && options.streams) start = std::max(start, free[static_cast<size_t>(Stream::kCompute)]);
+    if (stream == Stream::kPrefetch && options.streams)
+      start = std::max(start, free[static_cast<size_t>(Stream::kCompute)]);
     if (!node.region.empty() && node.region != region) {
-      repeated += static_cast<double>(repeat - 1) * (start - region_start);
-      repeated_computed += static_cast<double>(repeat - 1) * (computed - region_computed);
+      close(start);
       region = node.region;
       repeat = step.node_repeat[n];
       region_start = start;
@@ -37,12 +44,11 @@ Timeline schedule(const StepGraph& step, const std::vector<OpCost>& costs, const
     end = std::max(end, start + seconds);
     if (stream == Stream::kCompute) computed += seconds;
     if (options.events && seconds > 0) {
-      timeline.events.push_back({node.out.empty() ? node.region : step.graph.value(node.out[0]).name, op_name(node.op), stream,
-                                 step.node_repeat[n], start, seconds, costs[n]});
+      timeline.events.push_back({node.out.empty() ? node.region : step.graph.value(node.out[0]).name, op_name(node.op),
+                                 stream, step.node_repeat[n], 0, start + repeated, seconds, costs[n]});
     }
   }
-  repeated += static_cast<double>(repeat - 1) * (end - region_start);
-  repeated_computed += static_cast<double>(repeat - 1) * (computed - region_computed);
+  close(end);
   timeline.makespan_s = end + repeated;
   timeline.exposed_s = std::max(timeline.makespan_s - computed - repeated_computed, 0.0);
   std::stable_sort(timeline.events.begin(), timeline.events.end(),

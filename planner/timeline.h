@@ -12,22 +12,24 @@
 namespace weft {
 
 struct TimelineEvent {
-  std::string name;        // of the node's first output
+  std::string name;  // of the node's first output
   std::string_view op;
   Stream stream = Stream::kCompute;
-  int64_t repeat = 1;      // layers that it stands for
+  int64_t repeat = 1;   // layers that it stands for, ...
+  double period_s = 0;  // ... one after the other, so far apart
   double start_s = 0, seconds = 0;
   OpCost cost;
 };
 
 struct Timeline {
-  double makespan_s = 0;   // all layers
-  double exposed_s = 0;    // of it, time in which no compute runs
-  std::vector<TimelineEvent> events;  // of the layers that the graph has, in order of start
+  double makespan_s = 0;  // all layers
+  double exposed_s = 0;   // of it, time in which no compute runs
+  // Of the layers that the graph has, in order of start: of each the first, behind all that the layers before it stand for.
+  std::vector<TimelineEvent> events;
 };
 
 struct TimelineOptions {
-  bool streams = true;    // false: one node after another, as weft's executor runs them
+  bool streams = true;  // false: one node after another, as weft's executor runs them
   bool events = false;
 };
 

@@ -3,13 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "models/test_support.h"
 
 namespace weft {
 namespace {
 
 std::shared_ptr<const Model> flash() {
-  auto checkpoint = Checkpoint::open_config(std::filesystem::path(WEFT_SOURCE_DIR) / "model_configs/deepseek-v4-flash/config.json");
+  auto checkpoint =
+      Checkpoint::open_config(std::filesystem::path(WEFT_SOURCE_DIR) / "model_configs/deepseek-v4-flash/config.json");
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   auto model = open_model(std::make_shared<const Checkpoint>(std::move(*checkpoint)), {});
   EXPECT_TRUE(model.ok()) << model.status().message();
@@ -50,22 +53,36 @@ TEST(Timeline, OneAfterAnother) {
     const Timeline timeline = schedule(step, costs, {.streams = false, .events = true});
     EXPECT_NEAR(timeline.makespan_s, sum, 1e-6);
     ASSERT_EQ(timeline.events.size(), costs.size());
-    for (size_t i = 1; i < timeline.events.size(); ++i) {
-      EXPECT_DOUBLE_EQ(timeline.events[i].start_s, timeline.events[i - 1].start_s + timeline.events[i - 1].seconds);
+    // With every layer as often as it stands for others, one after another from the begin to the end.
+    std::vector<std::pair<double, double>> all;
+    for (const TimelineEvent& e : timeline.events) {
+      for (int64_t layer = 0; layer < e.repeat; ++layer) {
+        const double start = e.start_s + static_cast<double>(layer) * e.period_s;
+        all.emplace_back(start, start + e.seconds);
+      }
     }
+    std::sort(all.begin(), all.end());
+    double end = 0;
+    for (const auto& [from, to] : all) {
+      EXPECT_NEAR(from, end, 1e-6);
+      end = to;
+    }
+    EXPECT_NEAR(end, sum, 1e-6);
   }
 }
 
 TEST(Timeline, StreamsOverlap) {
   const auto model = flash();
-  const char* layouts[] = {"tp4", "tp4+sp", "tp4+dsa_cp+sp+o_proj=streamed", "tp4+dsa_cp+sp+o_proj=streamed+prefetch=on", "tp4+sp+ep4"};
+  const char* layouts[] = {"tp4", "tp4+sp", "tp4+dsa_cp+sp+o_proj=streamed",
+                           "tp4+dsa_cp+sp+o_proj=streamed+prefetch=on", "tp4+sp+ep4"};
   for (const char* layout : layouts) {
     const StepGraph few = step_of(*model, layout, false), all = step_of(*model, layout, true);
     const Timeline serial = schedule(few, costs_of(few), {.streams = false});
     const Timeline overlapped = schedule(few, costs_of(few), {.streams = true});
     const Timeline whole = schedule(all, costs_of(all), {.streams = true});
     EXPECT_LE(overlapped.makespan_s, serial.makespan_s + 1e-6) << layout;
-    EXPECT_GE(overlapped.makespan_s, serial.makespan_s - serial.exposed_s - 1e-6) << layout;  // no less than what is computed
+    EXPECT_GE(overlapped.makespan_s, serial.makespan_s - serial.exposed_s - 1e-6)
+        << layout;  // no less than what is computed
     EXPECT_NEAR(overlapped.makespan_s, whole.makespan_s, 0.01 * whole.makespan_s) << layout;
   }
 }
@@ -76,7 +93,9 @@ TEST(Timeline, PrefetchHidesTheWeights) {
   const std::string layout = "tp4+dsa_cp+sp+o_proj=streamed";
   const StepGraph late = step_of(*model, layout, false), early = step_of(*model, layout + "+prefetch=on", false);
   ASSERT_EQ(late.graph.nodes().size(), early.graph.nodes().size());
-  const auto makespan = [](const StepGraph& step, bool streams) { return schedule(step, costs_of(step), {.streams = streams}).makespan_s; };
+  const auto makespan = [](const StepGraph& step, bool streams) {
+    return schedule(step, costs_of(step), {.streams = streams}).makespan_s;
+  };
   EXPECT_LT(makespan(early, true), 0.98 * makespan(late, true));
   EXPECT_NEAR(makespan(early, false), makespan(late, false), 1e-6);  // one after another: nothing to hide behind
 }

@@ -28,7 +28,8 @@ StepSetting setting_of(const Model& model, const Layout& layout, int64_t context
 
 // Arithmetic of one decoded token behind `context - 1` others.
 Result<double> flops_per_token(const Model& model, int64_t context) {
-  WEFT_ASSIGN_OR_RETURN(const StepGraph step, build_step(setting_of(model, {}, context), {GraphKind::kTrunk, StepPhase::kDecode, 1, 1, 0}));
+  WEFT_ASSIGN_OR_RETURN(const StepGraph step,
+                        build_step(setting_of(model, {}, context), {GraphKind::kTrunk, StepPhase::kDecode, 1, 1, 0}));
   const Segment segment{0, 0, 1, context};
   WorkEnv env;
   env.segments = {&segment, 1};
@@ -36,17 +37,20 @@ Result<double> flops_per_token(const Model& model, int64_t context) {
   for (size_t n = 0; n < step.graph.nodes().size(); ++n) {
     const Node& node = step.graph.nodes()[n];
     const std::vector<ValueType> in = types_of(step.graph, node.in), out = types_of(step.graph, node.out);
-    flops += std::visit([&](const auto& op) { return op.work(in, out, env).flops; }, node.op) * static_cast<double>(step.node_repeat[n]);
+    flops += std::visit([&](const auto& op) { return op.work(in, out, env).flops; }, node.op) *
+             static_cast<double>(step.node_repeat[n]);
   }
   return flops;
 }
 
 // What a rank sends for the attention side of one layer, up to the feed-forward part.
-Result<int64_t> attention_bytes(const Model& model, const std::string& layout_text, int64_t tokens, const std::string& layer) {
+Result<int64_t> attention_bytes(const Model& model, const std::string& layout_text, int64_t tokens,
+                                const std::string& layer) {
   WEFT_ASSIGN_OR_RETURN(const Layout layout, parse_layout(layout_text));
   StepSetting setting = setting_of(model, layout, tokens);
   setting.expanded = true;
-  WEFT_ASSIGN_OR_RETURN(const StepGraph step, build_step(setting, {GraphKind::kTrunk, StepPhase::kPrefill, tokens, 1, 0}));
+  WEFT_ASSIGN_OR_RETURN(const StepGraph step,
+                        build_step(setting, {GraphKind::kTrunk, StepPhase::kPrefill, tokens, 1, 0}));
   int64_t bytes = 0;
   for (const Node& node : step.graph.nodes()) {
     if (node.region != layer) continue;
@@ -72,27 +76,35 @@ class Lines {
   }
 
  private:
-  void add(std::string what, double published, double planned, std::string unit, double tolerance, std::string source, std::string remark = "") {
-    lines_.push_back({std::move(what), std::move(unit), std::move(source), published, planned, tolerance, std::move(remark)});
+  void add(std::string what, double published, double planned, std::string unit, double tolerance, std::string source,
+           std::string remark = "") {
+    lines_.push_back(
+        {std::move(what), std::move(unit), std::move(source), published, planned, tolerance, std::move(remark)});
   }
 
   Status weights() {
     const struct {
       const char* model;
       double main, all;
-    } cases[] = {{"deepseek-v4-flash-20260424", 156'015'698'140, 159'609'485'896}, {"deepseek-v4-pro", 850'748'205'004, 864'704'792'696}};
+    } cases[] = {{"deepseek-v4-flash-20260424", 156'015'698'140, 159'609'485'896},
+                 {"deepseek-v4-pro", 850'748'205'004, 864'704'792'696}};
     for (const auto& c : cases) {
       WEFT_ASSIGN_OR_RETURN(const auto model, open_(c.model));
       const StepSetting setting = setting_of(*model, {}, 1024);
-      WEFT_ASSIGN_OR_RETURN(const StepGraph trunk, build_step(setting, {GraphKind::kTrunk, StepPhase::kDecode, 1, 1, 0}));
-      WEFT_ASSIGN_OR_RETURN(const StepGraph draft, build_step(setting, {GraphKind::kDraft, StepPhase::kDecode, 1, 1, 0}));
+      WEFT_ASSIGN_OR_RETURN(const StepGraph trunk,
+                            build_step(setting, {GraphKind::kTrunk, StepPhase::kDecode, 1, 1, 0}));
+      WEFT_ASSIGN_OR_RETURN(const StepGraph draft,
+                            build_step(setting, {GraphKind::kDraft, StepPhase::kDecode, 1, 1, 0}));
       int64_t draft_bytes = 0;  // embedding and head are those of the trunk
       for (const Value& value : draft.graph.values()) {
-        if (value.role == ValueRole::kWeight && trunk.graph.find(value.name) < 0) draft_bytes += value.type.tensor.bytes();
+        if (value.role == ValueRole::kWeight && trunk.graph.find(value.name) < 0)
+          draft_bytes += value.type.tensor.bytes();
       }
       const std::string source = "tensor census of the published files (deepseek_v4.md 8.1)";
-      add(fmt::format("{}: weights of the main model", c.model), c.main, static_cast<double>(trunk.memory.weight_bytes), "B", 0, source);
-      add(fmt::format("{}: weights with the draft layer", c.model), c.all, static_cast<double>(trunk.memory.weight_bytes + draft_bytes), "B", 0, source);
+      add(fmt::format("{}: weights of the main model", c.model), c.main, static_cast<double>(trunk.memory.weight_bytes),
+          "B", 0, source);
+      add(fmt::format("{}: weights with the draft layer", c.model), c.all,
+          static_cast<double>(trunk.memory.weight_bytes + draft_bytes), "B", 0, source);
     }
     return {};
   }
@@ -102,15 +114,24 @@ class Lines {
       const char* model;
       int64_t context;
       double gflop;
-    } cases[] = {{"deepseek-v4-flash-20260424", 4096, 29.1},    {"deepseek-v4-flash-20260424", 32768, 32.2},
-                 {"deepseek-v4-flash-20260424", 131072, 42.6},  {"deepseek-v4-flash-20260424", 1048576, 140.3},
-                 {"deepseek-v4-pro", 4096, 108.6},              {"deepseek-v4-pro", 32768, 113.9},
-                 {"deepseek-v4-pro", 131072, 132.2},            {"deepseek-v4-pro", 1048576, 303.2},
-                 {"deepseek-v3.2", 2048, 111.8},                {"deepseek-v3.2", 32768, 142.9},
-                 {"deepseek-v3.2", 131072, 242.3},              {"glm-5.1", 2048, 105.2},
-                 {"glm-5.1", 32768, 125.1},                     {"glm-5.1", 131072, 188.6},
-                 {"glm-5.2", 2048, 103.2},                      {"glm-5.2", 32768, 108.5},
-                 {"glm-5.2", 131072, 125.7},                    {"glm-5.2", 1048576, 285.3}};
+    } cases[] = {{"deepseek-v4-flash-20260424", 4096, 29.1},
+                 {"deepseek-v4-flash-20260424", 32768, 32.2},
+                 {"deepseek-v4-flash-20260424", 131072, 42.6},
+                 {"deepseek-v4-flash-20260424", 1048576, 140.3},
+                 {"deepseek-v4-pro", 4096, 108.6},
+                 {"deepseek-v4-pro", 32768, 113.9},
+                 {"deepseek-v4-pro", 131072, 132.2},
+                 {"deepseek-v4-pro", 1048576, 303.2},
+                 {"deepseek-v3.2", 2048, 111.8},
+                 {"deepseek-v3.2", 32768, 142.9},
+                 {"deepseek-v3.2", 131072, 242.3},
+                 {"glm-5.1", 2048, 105.2},
+                 {"glm-5.1", 32768, 125.1},
+                 {"glm-5.1", 131072, 188.6},
+                 {"glm-5.2", 2048, 103.2},
+                 {"glm-5.2", 32768, 108.5},
+                 {"glm-5.2", 131072, 125.7},
+                 {"glm-5.2", 1048576, 285.3}};
     for (const auto& c : cases) {
       WEFT_ASSIGN_OR_RETURN(const auto model, open_(c.model));
       WEFT_ASSIGN_OR_RETURN(const double flops, flops_per_token(*model, c.context));
@@ -130,10 +151,12 @@ class Lines {
   };
 
   // Of a layer's attention; `where` says in which model, step and group.
-  Status attention_traffic(const Model& model, int64_t tokens, std::string_view where, std::span<const AttentionTraffic> cases) {
+  Status attention_traffic(const Model& model, int64_t tokens, std::string_view where,
+                           std::span<const AttentionTraffic> cases) {
     for (const AttentionTraffic& c : cases) {
       WEFT_ASSIGN_OR_RETURN(const int64_t bytes, attention_bytes(model, c.layout, tokens, "layers.4"));
-      add(fmt::format("{}: {}", where, c.what), c.mib + c.more, static_cast<double>(bytes) / kMiB, "MiB sent", 0, "sharding.md 11", c.remark);
+      add(fmt::format("{}: {}", where, c.what), c.mib + c.more, static_cast<double>(bytes) / kMiB, "MiB sent", 0,
+          "sharding.md 11", c.remark);
     }
     return {};
   }
@@ -147,7 +170,8 @@ class Lines {
         {"plain tp (L0)", "tp4", 96, wider, "published with sums in bf16; weft's are fp32: + 48"},
         {"sequence parallel (L1)", "tp4+sp", 96, wider, "published with sums in bf16; weft's are fp32: + 48"},
         {"queries split, heads to tokens (L2a)", "tp4+dsa_cp+sp", 240, 0, ""},
-        {"queries split, projection streamed (L2b)", "tp4+dsa_cp+sp+o_proj=streamed", 96, 0, "weights of 8 bits, as the release has them"},
+        {"queries split, projection streamed (L2b)", "tp4+dsa_cp+sp+o_proj=streamed", 96, 0,
+         "weights of 8 bits, as the release has them"},
         {"the same, full boundary", "tp4+dsa_cp+o_proj=streamed", 96, 0, "weights of 8 bits: 48 + 48"},
     };
     return attention_traffic(*model, kTokens, "V4-Flash, 8192 tokens, 4 ranks, a CSA layer's attention", cases);
@@ -161,8 +185,10 @@ class Lines {
     const AttentionTraffic cases[] = {
         {"plain tp (L0)", "tp16", 90, wider, "published with sums in bf16; weft's are fp32: + 45"},
         {"sequence parallel (L1)", "tp16+sp", 90, wider, "published with sums in bf16; weft's are fp32: + 45"},
-        {"queries split, keys gathered (L2c)", "tp16+dsa_cp+sp+o_proj=replicated", 15.0 * 256 * 704 * 2 / kMiB, 0, "704 columns"},
-        {"all queries on every rank", "tp16+dsa_cp+sp+o_proj=replicated+queries=full", 45, picks, "published without the picks of other ranks: + 30"},
+        {"queries split, keys gathered (L2c)", "tp16+dsa_cp+sp+o_proj=replicated", 15.0 * 256 * 704 * 2 / kMiB, 0,
+         "704 columns"},
+        {"all queries on every rank", "tp16+dsa_cp+sp+o_proj=replicated+queries=full", 45, picks,
+         "published without the picks of other ranks: + 30"},
     };
     return attention_traffic(*model, kTokens, "GLM-5, 4096 tokens, 16 ranks, a layer's attention", cases);
   }
@@ -178,8 +204,10 @@ class Lines {
         {"tensorcast", "dp2tp16+sp+ep32", 38.068, 2e-5, "msmodeling, merge request 555 (glm_moe_dsa.md 8.3)"},
         {"vllm-ascend", "dp2tp16+ep32", 24.5, 0.02, "glm_moe_dsa.md 8.4"},
         {"vllm-ascend", "dp2tp16+dsa_cp+sp+ep32", 28.8, 0.02, "glm_moe_dsa.md 8.4"},
-        {"vllm-ascend", "dp2tp16+dsa_cp+sp+ep32+shared=replicated", 31.3, 0.02, "about 31 in msmodeling's proposal (glm_moe_dsa.md 8.4)"},
-        {"vllm-ascend", "dp2tp16+dsa_cp+sp+ep32+o_proj=replicated+shared=replicated", 38.1, 0.02, "about 38 in msmodeling's proposal (glm_moe_dsa.md 8.4)"},
+        {"vllm-ascend", "dp2tp16+dsa_cp+sp+ep32+shared=replicated", 31.3, 0.02,
+         "about 31 in msmodeling's proposal (glm_moe_dsa.md 8.4)"},
+        {"vllm-ascend", "dp2tp16+dsa_cp+sp+ep32+o_proj=replicated+shared=replicated", 38.1, 0.02,
+         "about 38 in msmodeling's proposal (glm_moe_dsa.md 8.4)"},
     };
     PlanRequest request;
     WEFT_ASSIGN_OR_RETURN(request.model, open_("glm-5.1-w8a8"));
@@ -194,8 +222,8 @@ class Lines {
       // Buffers and the device's context are in none of these totals, TensorCast's tables of positions are in its own.
       const bool tables = std::string_view(c.engine) == "tensorcast";
       const int64_t bytes = ledger.weight_bytes + ledger.engine_bytes + (tables ? ledger.reserve_bytes : 0);
-      add(fmt::format("glm-5.1-w8a8, {}, {}: weights of a rank", c.engine, c.layout), c.gib, static_cast<double>(bytes) / kGiB, "GiB", c.tolerance,
-          c.source, "without the draft layer");
+      add(fmt::format("glm-5.1-w8a8, {}, {}: weights of a rank", c.engine, c.layout), c.gib,
+          static_cast<double>(bytes) / kGiB, "GiB", c.tolerance, c.source, "without the draft layer");
     }
     return {};
   }
@@ -207,14 +235,16 @@ class Lines {
 
 }  // namespace
 
-Result<std::vector<ValidationLine>> validate_published(const OpenModel& open, const OpenEngine& open_engine) { return Lines(open, open_engine).all(); }
+Result<std::vector<ValidationLine>> validate_published(const OpenModel& open, const OpenEngine& open_engine) {
+  return Lines(open, open_engine).all();
+}
 
 std::string validation_text(const std::vector<ValidationLine>& lines) {
   TextTable table("lrrlrlll");
   table.row({"figure", "published", "weft", "", "error", "", "source", "remark"});
   for (const ValidationLine& line : lines) {
-    table.row({line.what, fmt::format("{:.12g}", line.published), fmt::format("{:.12g}", line.planned), line.unit, fmt::format("{:+.2f} %", 100 * line.error()),
-               line.ok() ? "" : "OFF", line.source, line.remark});
+    table.row({line.what, fmt::format("{:.12g}", line.published), fmt::format("{:.12g}", line.planned), line.unit,
+               fmt::format("{:+.2f} %", 100 * line.error()), line.ok() ? "" : "OFF", line.source, line.remark});
   }
   return table.text("");
 }

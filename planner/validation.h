@@ -15,8 +15,8 @@ namespace weft {
 struct ValidationLine {
   std::string what, unit, source;
   double published = 0, planned = 0;
-  double tolerance = 0;    // relative; 0: exact
-  std::string remark;      // what is counted differently
+  double tolerance = 0;  // relative; 0: exact
+  std::string remark;    // what is counted differently
 
   double error() const { return published == 0 ? (planned == 0 ? 0 : 1) : planned / published - 1; }
   bool ok() const { return error() <= tolerance && -error() <= tolerance; }

@@ -9,9 +9,10 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kCpuChunk = 512;            // the engine's default step
-constexpr int64_t kAcceleratorChunk = 8192;   // of a data-parallel group: fills an accelerator; what serving engines take by default
-constexpr int64_t kCostedChunks = 4;          // chunks of one prompt that are costed one by one; more are alike
+constexpr int64_t kCpuChunk = 512;  // the engine's default step
+constexpr int64_t kAcceleratorChunk =
+    8192;  // of a data-parallel group: fills an accelerator; what serving engines take by default
+constexpr int64_t kCostedChunks = 4;  // chunks of one prompt that are costed one by one; more are alike
 
 // Requests of `rows` new tokens each, which then hold `context` tokens; logits of the last `logits` rows of each.
 StepBatch batch_of(int64_t requests, int64_t rows, int64_t context, int64_t logits) {
@@ -30,7 +31,12 @@ StepBatch batch_of(int64_t requests, int64_t rows, int64_t context, int64_t logi
 class Maker {
  public:
   explicit Maker(const PlanRequest& request)
-      : r_(request), dp_(request.layout.mesh.dp), group_requests_(ceil_div(request.batch, dp_)), rows_per_request_(1 + request.drafts) {}
+      : r_(request),
+        dp_(request.layout.mesh.dp),
+        group_requests_(ceil_div(request.batch, dp_)),
+        busy_requests_(std::min<int64_t>(
+            std::llround(std::ceil(static_cast<double>(group_requests_) * request.dp_imbalance)), request.batch)),
+        rows_per_request_(1 + request.drafts) {}
 
   Workload make() {
     sizes();
@@ -49,7 +55,9 @@ class Maker {
     const int64_t chunk = r_.chunk > 0 ? r_.chunk : r_.device->is_cpu() ? kCpuChunk : kAcceleratorChunk * dp_;
     // No step is longer than all there is to compute.
     chunk_ = std::min(chunk, r_.batch * (r_.prompt - r_.cached));
-    sizes.max_step_tokens = std::max(r_.phase == PlanPhase::kDecode ? 1 : chunk_, r_.phase == PlanPhase::kPrefill ? 1 : r_.batch * rows_per_request_);
+    out_.chunk = chunk_;
+    sizes.max_step_tokens = std::max(r_.phase == PlanPhase::kDecode ? 1 : chunk_,
+                                     r_.phase == PlanPhase::kPrefill ? 1 : r_.batch * rows_per_request_);
   }
 
   // rows, logits: of the group that has most.
@@ -63,11 +71,14 @@ class Maker {
     const int64_t left = r_.prompt - r_.cached, room = std::max<int64_t>(chunk_ / dp_, 1);  // of one group
     if (left <= room) {  // whole prompts, several in a step
       const int64_t together = std::min(group_requests_, room / left);
-      out_.waves = ceil_div(group_requests_, together);
-      add_prefill(together, left, r_.prompt, out_.waves, true);
+      for (const auto& [requests, times] :
+           {std::pair(together, busy_requests_ / together), std::pair(busy_requests_ % together, int64_t{1})}) {
+        if (requests == 0) continue;
+        out_.waves.push_back({requests, times, out_.prefill.size(), 1});
+        add_prefill(requests, left, r_.prompt, times, true);
+      }
       return;
     }
-    out_.waves = group_requests_;
     const int64_t full = left / room, rest = left % room;
     const int64_t last_full = rest == 0 ? full - 1 : full;  // chunks before the last one
     const int64_t parts = std::min(last_full, kCostedChunks);
@@ -75,9 +86,10 @@ class Maker {
       const int64_t begin = last_full * p / parts, end = last_full * (p + 1) / parts;
       // The middle one of those that it stands for: costs grow evenly with the context.
       const int64_t context = r_.cached + (begin + end + 1) * room / 2;
-      add_prefill(1, room, context, (end - begin) * group_requests_, false);
+      add_prefill(1, room, context, (end - begin) * busy_requests_, false);
     }
-    add_prefill(1, rest == 0 ? room : rest, r_.prompt, group_requests_, true);
+    add_prefill(1, rest == 0 ? room : rest, r_.prompt, busy_requests_, true);
+    out_.waves.push_back({1, busy_requests_, 0, out_.prefill.size()});
   }
 
   void add_prefill(int64_t requests, int64_t rows, int64_t context, int64_t times, bool last) {
@@ -86,10 +98,13 @@ class Maker {
     step.times = times;
     step.context = context;
     step.rows = requests * rows * dp_;
+    step.requests = requests * dp_;
+    step.logits = last ? requests : 0;
     step.micro_batches = micro_batches(r_.layout, GraphKind::kTrunk, StepPhase::kPrefill, step.rows);
     // One of the micro-batches: its share of the rows; the wanted logits are all in the last one, the costliest.
     const int64_t all = requests * rows, part = ceil_div(all, step.micro_batches);
-    const int64_t part_requests = step.micro_batches == 1 ? requests : ceil_div(part, rows), part_rows = ceil_div(part, part_requests);
+    const int64_t part_requests = step.micro_batches == 1 ? requests : ceil_div(part, rows),
+                  part_rows = ceil_div(part, part_requests);
     step.batch = batch_of(part_requests, part_rows, context - (rows - part_rows) / 2, last ? 1 : 0);
     shape(GraphKind::kTrunk, StepPhase::kPrefill, part_requests * part_rows, last ? part_requests : 0);
     if (r_.drafts > 0) {
@@ -114,11 +129,14 @@ class Maker {
       step.phase = StepPhase::kDecode;
       step.context = context;
       step.rows = group_requests_ * dp_ * rows;
-      step.batch = batch_of(group_requests_, rows, context, kind == GraphKind::kTrunk ? rows : 1);
+      step.batch = batch_of(busy_requests_, rows, context, kind == GraphKind::kTrunk ? rows : 1);
+      step.requests = group_requests_ * dp_;
+      step.logits = step.group_logits();
       return step;
     };
     out_.decode = step_of(GraphKind::kTrunk, rows_per_request_);
-    shape(GraphKind::kTrunk, StepPhase::kDecode, group_requests_ * rows_per_request_, group_requests_ * rows_per_request_);
+    shape(GraphKind::kTrunk, StepPhase::kDecode, group_requests_ * rows_per_request_,
+          group_requests_ * rows_per_request_);
     if (r_.drafts == 0) return;
     // Behind the trunk the draft layer sees the tokens that were taken, then one draft after the other.
     const auto taken = static_cast<int64_t>(std::lround(tokens_per_step(r_.drafts, r_.acceptance)));
@@ -128,7 +146,8 @@ class Maker {
   }
 
   const PlanRequest& r_;
-  const int64_t dp_, group_requests_, rows_per_request_;
+  // Of one data-parallel group: on average, and of the one that has most to do.
+  const int64_t dp_, group_requests_, busy_requests_, rows_per_request_;
   int64_t chunk_ = 0;
   Workload out_;
 };

@@ -28,13 +28,57 @@ TEST(Workload, StepsOfAWorkload) {
   } cases[] = {
       {"prompts that fit together", "tp1", 100, 20, 4, 0, 400, 0, {}, "1 x 400 rows to 100 in 1; decode 4 rows at 111"},
       {"two at a time", "tp1", 100, 20, 4, 0, 250, 0, {}, "2 x 200 rows to 100 in 1; decode 4 rows at 111"},
-      {"chunks, the last one shorter", "tp1", 100, 20, 2, 0, 40, 0, {}, "2 x 40 rows to 40 in 1; 2 x 40 rows to 80 in 1; 2 x 20 rows to 100 in 1; decode 2 rows at 111"},
-      {"many chunks: alike ones stand for others", "tp1", 400, 20, 1, 0, 40, 0, {},
-       "2 x 40 rows to 60 in 1; 2 x 40 rows to 140 in 1; 2 x 40 rows to 220 in 1; 3 x 40 rows to 320 in 1; 1 x 40 rows to 400 in 1; decode 1 rows at 411"},
+      {"chunks, the last one shorter",
+       "tp1",
+       100,
+       20,
+       2,
+       0,
+       40,
+       0,
+       {},
+       "2 x 40 rows to 40 in 1; 2 x 40 rows to 80 in 1; 2 x 20 rows to 100 in 1; decode 2 rows at 111"},
+      {"many chunks: alike ones stand for others",
+       "tp1",
+       400,
+       20,
+       1,
+       0,
+       40,
+       0,
+       {},
+       "2 x 40 rows to 60 in 1; 2 x 40 rows to 140 in 1; 2 x 40 rows to 220 in 1; 3 x 40 rows to 320 in 1; 1 x 40 rows "
+       "to 400 in 1; decode 1 rows at 411"},
       {"a cached prefix", "tp1", 100, 20, 1, 90, 400, 0, {}, "1 x 10 rows to 100 in 1; decode 1 rows at 111"},
-      {"data-parallel groups side by side", "dp2", 100, 20, 4, 0, 200, 0, {}, "2 x 200 rows to 100 in 1; decode 4 rows at 111"},
-      {"micro-batches of two stages", "pp2", 100, 20, 4, 0, 400, 0, {}, "1 x 400 rows to 100 in 2; decode 4 rows at 111"},
-      {"drafts: verified rows, then one after the other", "tp1", 100, 20, 2, 0, 400, 3, {1.0},
+      {"data-parallel groups side by side",
+       "dp2",
+       100,
+       20,
+       4,
+       0,
+       200,
+       0,
+       {},
+       "2 x 200 rows to 100 in 1; decode 4 rows at 111"},
+      {"micro-batches of two stages",
+       "pp2",
+       100,
+       20,
+       4,
+       0,
+       400,
+       0,
+       {},
+       "1 x 400 rows to 100 in 2; decode 4 rows at 111"},
+      {"drafts: verified rows, then one after the other",
+       "tp1",
+       100,
+       20,
+       2,
+       0,
+       400,
+       3,
+       {1.0},
        "1 x 200 rows to 100 in 1; decode 8 rows at 114; draft 8; draft 2; draft 2"},
   };
   for (const auto& c : cases) {
@@ -82,14 +126,35 @@ TEST(Workload, RequestsThatCannotBe) {
       {"no prompt", [](PlanRequest& r) { r.prompt = 0; }, "--prompt: expected 1 to 1073741824, found 0"},
       {"negative answer", [](PlanRequest& r) { r.gen = -1; }, "--gen: expected 1 to 1073741824, found -1"},
       {"no request", [](PlanRequest& r) { r.batch = 0; }, "--batch: expected 1 to 1048576, found 0"},
-      {"all of the prompt cached", [](PlanRequest& r) { r.cached = r.prompt = 64; }, "--cached: expected 0 to 63, found 64"},
-      {"acceptance above 1", [](PlanRequest& r) { r.drafts = 1, r.acceptance = {1.5}; }, "--acceptance: expected probabilities of 0 to 1, found 1.5"},
-      {"acceptance of nothing", [](PlanRequest& r) { r.acceptance = {0.5}; }, "--acceptance: there are no drafts to accept; add --mtp N"},
-      {"too long", [](PlanRequest& r) { r.prompt = 1 << 22; r.gen = 1; }, "--prompt 4194304 + --gen 1 = 4194305 tokens; this model takes at most "},
-      {"fewer requests than groups", [](PlanRequest& r) { r.batch = 1; r.layout = *parse_layout("dp2"); r.prompt = 8; r.gen = 8; },
+      {"all of the prompt cached", [](PlanRequest& r) { r.cached = r.prompt = 64; },
+       "--cached: expected 0 to 63, found 64"},
+      {"acceptance above 1", [](PlanRequest& r) { r.drafts = 1, r.acceptance = {1.5}; },
+       "--acceptance: expected probabilities of 0 to 1, found 1.5"},
+      {"acceptance of nothing", [](PlanRequest& r) { r.acceptance = {0.5}; },
+       "--acceptance: there are no drafts to accept; add --mtp N"},
+      {"too long",
+       [](PlanRequest& r) {
+         r.prompt = 1 << 22;
+         r.gen = 1;
+       },
+       "--prompt 4194304 + --gen 1 = 4194305 tokens; this model takes at most "},
+      {"fewer requests than groups",
+       [](PlanRequest& r) {
+         r.batch = 1;
+         r.layout = *parse_layout("dp2");
+         r.prompt = 8;
+         r.gen = 8;
+       },
        "--batch 1: 2 data-parallel groups of layout dp2 need at least one request each; use --batch 2 or a smaller dp"},
-      {"ranks that share an accelerator", [](PlanRequest& r) { r.local_ranks = 2; r.prompt = 8; r.gen = 8; }, "--local-ranks 2: test has one rank a device"},
-      {"negative reserve", [](PlanRequest& r) { r.reserve_bytes = -1; }, "--reserve: expected bytes of at least 0, found -1"},
+      {"ranks that share an accelerator",
+       [](PlanRequest& r) {
+         r.local_ranks = 2;
+         r.prompt = 8;
+         r.gen = 8;
+       },
+       "--local-ranks 2: test has one rank a device"},
+      {"negative reserve", [](PlanRequest& r) { r.reserve_bytes = -1; },
+       "--reserve: expected bytes of at least 0, found -1"},
   };
   for (const auto& c : cases) {
     PlanRequest r = sample_request("tp1");

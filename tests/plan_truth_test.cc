@@ -16,7 +16,8 @@ struct Setup {
   OutputQuant output_quant = OutputQuant::kNone;
 };
 
-PlanRequest request_of(const std::shared_ptr<const Model>& model, const Layout& layout, DType dtype, const Setup& setup) {
+PlanRequest request_of(const std::shared_ptr<const Model>& model, const Layout& layout, DType dtype,
+                       const Setup& setup) {
   PlanRequest request;
   request.model = model;
   request.model_name = "sample";
@@ -43,7 +44,8 @@ PlanRequest request_of(const std::shared_ptr<const Model>& model, const Layout& 
 // The steps of the plan, on an engine of the sizes of the plan.
 class Run {
  public:
-  Run(const std::shared_ptr<const Model>& model, const PlanRequest& request, const Plan& plan) : model_(model), r_(request), plan_(plan) {}
+  Run(const std::shared_ptr<const Model>& model, const PlanRequest& request, const Plan& plan)
+      : model_(model), r_(request), plan_(plan) {}
 
   void check() {
     const Workload work = make_workload(r_);
@@ -87,7 +89,8 @@ class Run {
     std::vector<Engine::DraftRequest> requests;
     for (size_t i = 0; i < slots_.size(); ++i) all.push_back(tokens(rows));
     for (size_t i = 0; i < slots_.size(); ++i) {
-      requests.push_back({slots_[i], static_cast<int64_t>(i) * rows, engine_->length(slots_[i]) - rows, all[i], Logits::kLast});
+      requests.push_back(
+          {slots_[i], static_cast<int64_t>(i) * rows, engine_->length(slots_[i]) - rows, all[i], Logits::kLast});
     }
     const Status status = engine_->draft(requests, from);
     ASSERT_TRUE(status.ok()) << status.message();
@@ -101,14 +104,15 @@ class Run {
       std::array<int64_t, kNumMeshAxes> want{};
       std::array<bool, kNumMeshAxes> depends{};  // on what the rows pick: experts, entries
       for (const TrafficLine& line : stage.traffic) {
-        want[static_cast<size_t>(line.axis)] += line.bytes_sent * planned.micro_batches;
+        want[static_cast<size_t>(line.axis)] += line.bytes_sent;
         depends[static_cast<size_t>(line.axis)] = depends[static_cast<size_t>(line.axis)] || line.expected;
       }
       for (int axis = 0; axis < kNumMeshAxes; ++axis) {
         if (depends[static_cast<size_t>(axis)]) continue;
         const auto rank = static_cast<size_t>(stage.rank), a = static_cast<size_t>(axis);
         EXPECT_EQ(now[rank].sent[a].bytes_sent() - before_[rank].sent[a].bytes_sent(), want[a])
-            << planned.name << " step of " << planned.rows << " rows: sent along " << mesh_axis_name(static_cast<MeshAxis>(axis)) << " by rank " << rank;
+            << planned.name << " step of " << planned.rows << " rows: sent along "
+            << mesh_axis_name(static_cast<MeshAxis>(axis)) << " by rank " << rank;
         ++compared_;
       }
     }
@@ -161,7 +165,8 @@ void check_all(int ranks, size_t every, const std::string& name = "sample/austen
   for (const Layout& layout : layouts) {
     if (number++ % every == 0) check(model, layout, number % 2 == 0 ? DType::kF32 : DType::kBF16, setup);
   }
-  std::printf("%s: %zu layouts of %d ranks, %zu compared\n", name.c_str(), layouts.size(), ranks, (number + every - 1) / every);
+  std::printf("%s: %zu layouts of %d ranks, %zu compared\n", name.c_str(), layouts.size(), ranks,
+              (number + every - 1) / every);
 }
 
 TEST(PlanTruth, OneRank) {
@@ -172,13 +177,16 @@ TEST(PlanTruth, TwoRanks) { check_all(2, 3); }
 TEST(PlanTruth, FourRanks) { check_all(4, 23); }
 // More heads, other storage, other kinds of layers.
 TEST(PlanTruth, OtherModels) {
-  for (const char* name : {"f32_pro_like", "official_r", "mtp_f32"}) check_all(2, 11, std::string("golden/deepseek_v4/") + name);
+  for (const char* name : {"f32_pro_like", "official_r", "mtp_f32"})
+    check_all(2, 11, std::string("golden/deepseek_v4/") + name);
 }
 // Latents, derived weights, layers that share a selection; int8 with its derived scales.
 TEST(PlanTruth, ModelsOfLatents) {
-  for (const char* name : {"glm52_mtp_f32", "glm51_w8a8", "deepseek_v32_f32"}) check_all(2, 13, std::string("golden/glm_moe_dsa/") + name);
+  for (const char* name : {"glm52_mtp_f32", "glm51_w8a8", "deepseek_v32_f32"})
+    check_all(2, 13, std::string("golden/glm_moe_dsa/") + name);
   const auto model = load_test_model("golden/glm_moe_dsa/glm52_mtp_f32");
-  for (const char* layout : {"tp4+dsa_cp+sp+o_proj=replicated+queries=full", "tp4dcp2", "pp2tp2+sp", "tp4+dsa_cp+sp+owned+ep2"}) {
+  for (const char* layout :
+       {"tp4+dsa_cp+sp+o_proj=replicated+queries=full", "tp4dcp2", "pp2tp2+sp", "tp4+dsa_cp+sp+owned+ep2"}) {
     check(model, parse_layout(layout).value(), DType::kBF16, {.drafts = 1});
   }
 }
@@ -187,7 +195,8 @@ TEST(PlanTruth, ModelsOfLatents) {
 TEST(PlanTruth, OutputCodes) {
   const auto model = load_test_model("sample/austen-v4");
   for (const char* layout : {"tp1", "tp2", "tp2+dsa_cp+owned", "tp2+dsa_cp+sp+o_proj=streamed+prefetch=on"}) {
-    check(model, parse_layout(layout).value(), DType::kBF16, {.drafts = model->num_draft_layers() > 0 ? 1 : 0, .output_quant = OutputQuant::kInt8});
+    check(model, parse_layout(layout).value(), DType::kBF16,
+          {.drafts = model->num_draft_layers() > 0 ? 1 : 0, .output_quant = OutputQuant::kInt8});
   }
 }
 

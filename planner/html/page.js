@@ -6,11 +6,11 @@ function unverifiedNote(figures) {
 }
 
 function planVerdict(plan) {
-  const asked = plan.request, service = plan.service, marks = plan.unverified.length > 0;
+  const asked = plan.request, service = plan.service, marks = plan.times_unverified;
   const spare = plan.capacity_bytes - plan.needed_bytes;
   const title = plan.capacity_bytes === 0 ? "Device memory is not known" : plan.fits ? `Fits, ${bytes(spare)} free on every device` : `Does not fit by ${bytes(-spare)} a device`;
-  const figures = [figure(bytes(plan.needed_bytes), plan.capacity_bytes > 0 ? `of ${bytes(plan.capacity_bytes)} a device` : "a device")];
-  if (plan.max_batch > 0) figures.push(figure(whole(plan.max_batch), "requests would fit"));
+  const figures = [figure(marked(bytes(plan.needed_bytes), plan.memory_unverified), plan.capacity_bytes > 0 ? `of ${bytes(plan.capacity_bytes)} a device` : "a device")];
+  if (plan.max_batch > 0) figures.push(figure(marked(whole(plan.max_batch), plan.memory_unverified), "requests would fit"));
   if (service) {
     const add = (value, name) => figures.push(figure(marked(value, marks), name));
     if (asked.phase !== "decode") add(seconds(service.ttft_s), "TTFT");

@@ -1,7 +1,7 @@
 // A search: its winner, the Pareto plot, the ranking, and why the others lost.
 
 function deploymentText(d) {
-  return `${d.name}\n${d.devices} devices, batch ${d.batch}\n${marked(digits(d.tokens_per_s_user) + " tokens/s/user", d.unverified)}, ` +
+  return `${d.name}\n${d.devices} devices, batch ${d.batch}\n${marked(digits(d.tokens_per_s_user) + " tokens/s/user", d.times_unverified)}, ` +
     `${digits(d.tokens_per_s_device)} tokens/s/device\nTTFT ${seconds(d.ttft_s)}, TPOT ${seconds(d.tpot_s)}`;
 }
 
@@ -39,19 +39,20 @@ const DEPLOYMENT_COLUMNS = [
   { name: "layout", value: (d) => d.name, wide: true },
   { name: "devices", value: (d) => d.devices },
   { name: "batch", value: (d) => d.batch },
-  { name: "memory", value: (d) => d.needed_bytes, text: (d) => marked(bytes(d.needed_bytes), d.unverified) },
-  { name: "TTFT", value: (d) => d.ttft_s, text: (d) => marked(seconds(d.ttft_s), d.unverified) },
-  { name: "TPOT", value: (d) => d.tpot_s, text: (d) => marked(seconds(d.tpot_s), d.unverified) },
-  { name: "tokens/s/user", value: (d) => d.tokens_per_s_user, text: (d) => marked(digits(d.tokens_per_s_user), d.unverified) },
-  { name: "tokens/s/device", value: (d) => d.tokens_per_s_device, text: (d) => marked(digits(d.tokens_per_s_device, 4), d.unverified) },
-  { name: "tokens/s", value: (d) => d.output_tokens_per_s, text: (d) => marked(digits(d.output_tokens_per_s, 4), d.unverified) },
-  { name: "device s / M tokens", value: (d) => d.device_seconds_per_million_tokens, text: (d) => marked(digits(d.device_seconds_per_million_tokens, 4), d.unverified) }];
+  { name: "memory", value: (d) => d.needed_bytes, text: (d) => marked(bytes(d.needed_bytes), d.memory_unverified) },
+  { name: "TTFT", value: (d) => d.ttft_s, text: (d) => marked(seconds(d.ttft_s), d.times_unverified) },
+  { name: "TPOT", value: (d) => d.tpot_s, text: (d) => marked(seconds(d.tpot_s), d.times_unverified) },
+  { name: "tokens/s/user", value: (d) => d.tokens_per_s_user, text: (d) => marked(digits(d.tokens_per_s_user), d.times_unverified) },
+  { name: "tokens/s/device", value: (d) => d.tokens_per_s_device, text: (d) => marked(digits(d.tokens_per_s_device, 4), d.times_unverified) },
+  { name: "tokens/s", value: (d) => d.output_tokens_per_s, text: (d) => marked(digits(d.output_tokens_per_s, 4), d.times_unverified) },
+  { name: "device s / M tokens", value: (d) => d.device_seconds_per_million_tokens, text: (d) => marked(digits(d.device_seconds_per_million_tokens, 4), d.times_unverified) }];
 
 function commandsOf(winner) {
   const commands = [];
   for (const instance of [winner.instance, winner.prefill, winner.decode]) {
     if (!instance) continue;
     commands.push(el("code", { class: "command" }, instance.plan_command));
+    if (instance.why_not_run) commands.push(el("p", { class: "note" }, instance.why_not_run));
     if (instance.run_command) commands.push(el("code", { class: "command" }, instance.run_command));
   }
   return commands;
@@ -67,12 +68,12 @@ function searchVerdict(found) {
   return el("section", { class: "verdict" }, [
     el("h2", {}, w.name), question,
     el("div", { class: "figures" }, [
-      figure(marked(seconds(w.ttft_s), w.unverified), "TTFT"), figure(marked(seconds(w.tpot_s), w.unverified), "TPOT"),
-      figure(marked(digits(w.tokens_per_s_user), w.unverified), "tokens/s/user"),
-      figure(marked(digits(w.tokens_per_s_device, 4), w.unverified), "tokens/s/device"),
-      figure(marked(digits(w.output_tokens_per_s, 4), w.unverified), "tokens/s of all"),
+      figure(marked(seconds(w.ttft_s), w.times_unverified), "TTFT"), figure(marked(seconds(w.tpot_s), w.times_unverified), "TPOT"),
+      figure(marked(digits(w.tokens_per_s_user), w.times_unverified), "tokens/s/user"),
+      figure(marked(digits(w.tokens_per_s_device, 4), w.times_unverified), "tokens/s/device"),
+      figure(marked(digits(w.output_tokens_per_s, 4), w.times_unverified), "tokens/s of all"),
       figure(String(w.devices), w.idle_devices > 0 ? `devices, ${w.idle_devices} idle` : "devices"), figure(String(w.batch), "batch")]),
-    ...commandsOf(w), counts, unverifiedNote(found.unverified)]);
+    ...commandsOf(w), counts, unverifiedNote(found.times_unverified)]);
 }
 
 const REASONS = { memory: "does not fit", ttft: "misses TTFT", tpot: "misses TPOT", beaten: "is beaten", error: "cannot be planned" };

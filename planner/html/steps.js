@@ -80,14 +80,13 @@ function roofline(stage, roof) {
 }
 
 function opTable(step, stage) {
-  const all = stage.ops.reduce((sum, op) => sum + op.seconds, 0);
   return sortedTable(`${step.name}: ${whole(step.rows)} rows of ${whole(step.requests)} requests, ${whole(step.context)} tokens of context; ${seconds(step.seconds)} a step`, [
     { name: "op", value: (op) => op.name, wide: true },
     { name: "kind", value: (op) => op.op },
     { name: "stream", value: (op) => op.stream },
     { name: "calls", value: (op) => op.calls, text: (op) => whole(op.calls) },
     { name: "time", value: (op) => op.seconds, text: (op) => marked(seconds(op.seconds), op.unverified) },
-    { name: "share", value: (op) => op.seconds / all, text: (op) => percent(op.seconds / all) },
+    { name: "share", value: (op) => op.seconds / step.seconds, text: (op) => percent(op.seconds / step.seconds) },
     { name: "bound by", value: (op) => BOUND_NAMES[op.bound] },
     { name: "flop", value: (op) => op.flops, text: (op) => rate(op.flops, "") },
     { name: "memory traffic", value: (op) => op.bytes, text: (op) => bytes(op.bytes) },
@@ -97,7 +96,7 @@ function opTable(step, stage) {
 
 function trafficTable(step, stage) {
   if (stage.traffic.length === 0) return el("p", { class: "soft" }, "Nothing is sent.");
-  return sortedTable(`of one rank in one ${step.name} step`, [
+  return sortedTable(`of one rank in one ${step.name} step of ${whole(step.rows)} rows`, [
     { name: "collective", value: (l) => l.op },
     { name: "group", value: (l) => l.axis },
     { name: "ranks", value: (l) => l.group },
@@ -111,7 +110,7 @@ const STREAMS = ["compute", "comm", "prefetch"];
 
 function timeline(step, stage, events) {
   if (!events || events.length === 0) return el("p", { class: "soft" }, "No schedule.");
-  const end = Math.max(...events.map((e) => e.start_s + e.seconds)), lane = 46, left = 78, top = 22;
+  const end = Math.max(stage.seconds, ...events.map((e) => e.start_s + e.seconds)), lane = 46, left = 78, top = 22;
   const lanes = STREAMS.filter((stream) => events.some((e) => e.stream === stream));
   const place = el("div", { class: "scroll timeline", tabindex: "0", "aria-label": "timeline, scrolls" });
   function fill(zoom) {
@@ -124,9 +123,11 @@ function timeline(step, stage, events) {
     lanes.forEach((stream, i) => {
       root.append(draw("text", { x: 0, y: top + i * lane + 27, class: "strong" }, stream));
       for (const e of events.filter((event) => event.stream === stream)) {
-        root.append(withTip(draw("rect", {
-          class: "mark", x: x(e.start_s), y: top + i * lane + 8, width: Math.max((e.seconds / end) * (width - left - 14), 0.7), height: lane - 16,
-          rx: 2, fill: BOUND_COLORS[e.bound] }),
+        const bar = (start, more) => draw("rect", {
+          class: "mark", x: x(start), y: top + i * lane + 8, width: Math.max((e.seconds / end) * (width - left - 14), 0.7), height: lane - 16, rx: 2,
+          fill: BOUND_COLORS[e.bound], opacity: more ? 0.45 : 1 });
+        for (let layer = 1; layer < e.layers; ++layer) root.append(bar(e.start_s + layer * e.period_s, true));
+        root.append(withTip(bar(e.start_s, false),
         `${e.name} (${e.op})\nat ${seconds(e.start_s)} for ${seconds(e.seconds)}, bound by ${BOUND_NAMES[e.bound]}` + (e.layers > 1 ? `\nstands for ${e.layers} equal layers` : "")));
       }
     });
@@ -140,7 +141,7 @@ function timeline(step, stage, events) {
       el("button", { type: "button", "aria-label": "zoom in", onclick: () => turn(2) }, "+"),
       el("button", { type: "button", "aria-label": "zoom out", onclick: () => turn(0.5) }, "\u2212")]),
     place, legend(Object.entries(BOUND_COLORS).map(([bound, color]) => [color, BOUND_NAMES[bound]])),
-    el("p", { class: "note" }, `One rank. Equal layers are drawn once or twice; the whole step takes ${seconds(stage.seconds)}, of which ${seconds(stage.exposed_s)} wait for other streams.`)]);
+    el("p", { class: "note" }, `One rank${step.micro_batches > 1 ? `, one of ${step.micro_batches} micro-batches` : ""}. Of layers that are alike the first is drawn in full colour; all of it takes ${seconds(stage.seconds)}, of which ${seconds(stage.exposed_s)} wait for other streams.`)]);
 }
 
 function shares(plan, steps) {

@@ -1,0 +1,126 @@
+#include "planner/plan_memory.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace weft {
+
+Result<std::vector<RankLedger>> MemoryPlanner::ledgers(const Workload& work, const StepSetting& setting) const {
+  std::vector<RankLedger> all;
+  for (int stage = 0; stage < setting.layout.mesh.pp; ++stage) {
+    if (const int first = like_[static_cast<size_t>(stage)]; first != stage) {
+      all.push_back(all[static_cast<size_t>(first)]);
+      all.back().stage = stage;
+      continue;
+    }
+    WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<const StageHoldings> held, holdings(work, setting, stage));
+    std::vector<StepMemory> steps;
+    for (StepKey key : work.shapes) {
+      key.stage = stage;
+      WEFT_ASSIGN_OR_RETURN(steps.emplace_back(), store_.graphs.memory(setting, key));
+    }
+    all.push_back(make_ledger(request_, setting, stage, *held, steps));
+  }
+  return all;
+}
+
+// Weights and caches of all kinds of steps of a stage.
+Result<std::shared_ptr<const StageHoldings>> MemoryPlanner::holdings(const Workload& work, const StepSetting& setting,
+                                                                     int stage) const {
+  std::vector<StepKey> kinds;
+  for (const StepKey& shape : work.shapes) {
+    const auto same = [&](const StepKey& k) { return k.kind == shape.kind && k.phase == shape.phase; };
+    if (std::none_of(kinds.begin(), kinds.end(), same)) kinds.push_back({shape.kind, shape.phase, 1, 1, stage, {}});
+  }
+  const size_t run = kinds.size();
+  // Caches of draft layers are there, whether or not drafts are made; they are in the last stage.
+  const bool unused =
+      request_.drafts == 0 && request_.model->num_draft_layers() > 0 && stage + 1 == setting.layout.mesh.pp;
+  if (unused) kinds.push_back({GraphKind::kDraft, StepPhase::kDecode, 1, 1, stage, {}});
+  const LedgerDetail detail = tensors_ ? LedgerDetail::kTensors : LedgerDetail::kComponents;
+  std::string name = fmt::format("{}|{} {} {} {}", to_string(setting.layout), static_cast<int>(detail), stage,
+                                 setting.cache.draft_rows, setting.cache.max_context);
+  for (const StepKey& key : kinds)
+    name += fmt::format("|{} {}", static_cast<int>(key.kind), static_cast<int>(key.phase));
+  if (auto known = store_.holdings.find(name)) return *known;
+  std::vector<StepStore::Lease> leases;
+  std::vector<const StepGraph*> steps;
+  for (const StepKey& key : kinds) {
+    WEFT_ASSIGN_OR_RETURN(leases.emplace_back(), store_.graphs.any_size(setting, key));
+    steps.push_back(&leases.back()->step());
+  }
+  const std::span<const StepGraph* const> all(steps);
+  auto made = std::make_shared<const StageHoldings>(
+      stage_holdings(request_, setting, all.first(run), all.subspan(run), detail));
+  store_.holdings.keep(name, made);
+  return made;
+}
+
+int64_t MemoryPlanner::device_bytes(std::span<const RankLedger> ledgers) const {
+  int64_t most = 0;
+  for (const RankLedger& ledger : ledgers) most = std::max(most, ledger.total());
+  return most * request_.local_ranks;
+}
+
+Result<int64_t> MemoryPlanner::most_requests(int64_t capacity, const StepSetting& setting,
+                                             std::span<const RankLedger> planned) const {
+  constexpr int64_t kMost = 1 << 20;
+  const int64_t unit = setting.layout.mesh.dp;
+  // Bytes that are too many (of `units` requests of every group): they grow with the requests.
+  const auto excess = [&](int64_t units) -> Result<double> {
+    PlanRequest request = request_;
+    request.batch = units * unit;
+    const Workload work = make_workload(request);
+    StepSetting sized = setting;
+    sized.cache = cache_capacity(setting.layout, work.sizes);
+    WEFT_ASSIGN_OR_RETURN(const std::vector<RankLedger> all, ledgers(work, sized));
+    return static_cast<double>(device_bytes(all) - capacity);
+  };
+  double per_unit = 1;
+  for (const RankLedger& l : planned) {
+    per_unit = std::max(per_unit, static_cast<double>(l.cache_bytes_per_request) +
+                                      l.cache_bytes_per_token * static_cast<double>(request_.context()));
+  }
+  per_unit *= request_.local_ranks;
+  // `low` fits, `high` does not. First a bracket, by the growth of the caches alone, ...
+  int64_t low = 0, high = 0;
+  double low_excess = 0, high_excess = 0;
+  for (int64_t units = std::max<int64_t>(request_.batch / unit, 1); high == 0 || low == 0;) {
+    WEFT_ASSIGN_OR_RETURN(const double found, excess(units));
+    if (found <= 0) {
+      low = units;
+      low_excess = found;
+      if (units * unit > kMost - unit) return low * unit;
+    } else {
+      high = units;
+      high_excess = found;
+      if (units == 1) return int64_t{0};
+    }
+    const auto step = std::max<int64_t>(static_cast<int64_t>(std::abs(found) / per_unit) + units / 64, 1);
+    units = found <= 0 ? std::min(units + std::min(step, kMost), kMost / unit) : std::max<int64_t>(units - step, 1);
+  }
+  // ... then in it, where the line between both ends meets the capacity; an end that stays weighs half (Illinois).
+  int side = 0;
+  while (high - low > 1) {
+    const double part = low_excess / (low_excess - high_excess);
+    const int64_t units =
+        std::clamp(low + static_cast<int64_t>(part * static_cast<double>(high - low)), low + 1, high - 1);
+    WEFT_ASSIGN_OR_RETURN(const double found, excess(units));
+    if (found <= 0) {
+      low = units;
+      low_excess = found;
+      if (side == 1) high_excess /= 2;
+      side = 1;
+    } else {
+      high = units;
+      high_excess = found;
+      if (side == -1) low_excess /= 2;
+      side = -1;
+    }
+  }
+  return low * unit;
+}
+
+}  // namespace weft
