@@ -348,8 +348,8 @@ class Call {
 void run_bf16(const ExpertsArgs& args, ThreadPool& pool) {
   ExpertsKernels kernels = kExpertsKernels_avx512_vbmi;
   const ExpertsPairs pairs = experts_pairs(args);
-  if (pairs.up) kernels.up = &bf16_pair_kernels(args.w1[0].dtype);
-  if (pairs.down) kernels.down = &bf16_pair_kernels(args.w2[0].dtype);
+  if (!args.w1.empty()) kernels.up = &bf16_kernels(pairs.up, args.w1[0].dtype);
+  if (!args.w2.empty()) kernels.down = &bf16_kernels(pairs.down, args.w2[0].dtype);
   experts_with(kernels, args, pool);
 }
 
@@ -369,10 +369,11 @@ constexpr KernelVariant<ExpertsFn> kVariants[] = {
 }  // namespace
 
 ExpertsPairs experts_pairs(const ExpertsArgs& args) {
-  const auto take = [&](std::span<const WeightMatrix> w) {
-    return !w.empty() && takes_bf16_pairs(w[0], args.x_dtype, args.act_quant, 1);
+  const auto pairs = [&](std::span<const WeightMatrix> w) {
+    return w.empty() ? Bf16Pairs::kNone : bf16_pairs(w[0], args.x_dtype, args.act_quant, 1);
   };
-  return {take(args.w1) && take(args.w3), take(args.w2)};
+  const Bf16Pairs up = pairs(args.w1);
+  return {up == pairs(args.w3) ? up : Bf16Pairs::kNone, pairs(args.w2)};
 }
 
 void experts_with(const ExpertsKernels& kernels, const ExpertsArgs& args, ThreadPool& pool) {
@@ -389,7 +390,7 @@ void experts_with(const ExpertsKernels& kernels, const ExpertsArgs& args, Thread
 
 int64_t experts_scratch_bytes(ExpertsPart part, int64_t num_rows, int64_t hidden, int64_t inner, int64_t top_k,
                               int64_t num_experts, int num_threads) {
-  const int64_t reference = (2 * hidden + 2 * inner) * kFloat;
+  const int64_t reference = 2 * (row_floats_ref(hidden) + row_floats_ref(inner)) * kFloat;
   return std::max(reference, Scratch(part, num_rows, hidden, inner, top_k, num_experts, num_threads).bytes);
 }
 

@@ -44,9 +44,9 @@ extern const ExpertsKernels kExpertsKernels_avx2;
 extern const ExpertsKernels kExpertsKernels_avx512;
 extern const ExpertsKernels kExpertsKernels_avx512_vbmi;
 
-// Whether w1 and w3, and whether w2 are layers of avx512_bf16: takes_bf16_pairs() of kernels/linear.
+// What of w1 and w3, and of w2 the level avx512_bf16 takes: bf16_pairs() of kernels/linear.
 struct ExpertsPairs {
-  bool up = false, down = false;
+  Bf16Pairs up = Bf16Pairs::kNone, down = Bf16Pairs::kNone;
 };
 ExpertsPairs experts_pairs(const ExpertsArgs& args);
 

@@ -34,33 +34,33 @@ namespace {
 // Rows of one expert's linear layers: as fp32 after act_quant, or as int8 and their scale.
 class Rows {
  public:
-  Rows(DotRef* dot, ActQuant act_quant, float* values) : dot_(dot), act_quant_(act_quant), values_(values) {}
+  Rows(const RowsRef& rows, ActQuant act_quant, float* values) : rows_(rows), act_quant_(act_quant), values_(values) {}
   void set(const void* x, DType dtype, int64_t k) {
     if (is_int8(act_quant_)) {
       scale_ = quantise_row_ref(x, dtype, k, {}, reinterpret_cast<int8_t*>(values_));
     } else {
-      convert_row_ref(x, dtype, k, act_quant_, values_);
+      rows_.convert(x, dtype, k, act_quant_, values_);
     }
   }
   float times(const WeightMatrix& w, int64_t row) const {
-    return is_int8(act_quant_) ? dot_int8_ref(w, row, reinterpret_cast<const int8_t*>(values_), scale_, 1) : dot_(w, row, values_, 1);
+    return is_int8(act_quant_) ? dot_int8_ref(w, row, reinterpret_cast<const int8_t*>(values_), scale_, 1) : rows_.dot(w, row, values_, 1);
   }
 
  private:
-  DotRef* dot_;
+  RowsRef rows_;
   ActQuant act_quant_;
   float* values_;
   float scale_ = 0;
 };
 
-void experts_with_dot(DotRef* up_dot, DotRef* down_dot, const ExpertsArgs& args) {
+void experts_with_rows(const RowsRef& up_rows, const RowsRef& down_rows, const ExpertsArgs& args) {
   const int64_t hidden = args.hidden, inner = args.inner, a_bytes = inner * dtype_bits(args.x_dtype) / 8;
   const bool round = args.x_dtype == DType::kBF16;
   auto* x = reinterpret_cast<float*>(args.scratch);
-  float* gate = x + hidden;
+  float* gate = x + row_floats_ref(hidden);
   float* up = gate + inner;
-  float* o = up + inner;
-  Rows rows(up_dot, args.act_quant, x), inner_rows(down_dot, args.act_quant, up);
+  float* o = up + row_floats_ref(inner);
+  Rows rows(up_rows, args.act_quant, x), inner_rows(down_rows, args.act_quant, up);
   for (int64_t t = 0; t < args.num_rows; ++t) {
     if (args.part != ExpertsPart::kDown) {
       rows.set(static_cast<const std::byte*>(args.x) + t * hidden * dtype_bits(args.x_dtype) / 8, args.x_dtype, hidden);
@@ -106,11 +106,13 @@ void store_rounded(const float* a, int64_t n, DType dtype, void* out) {
   for (int64_t i = 0; i < n; ++i) static_cast<bf16*>(out)[i] = bf16{static_cast<uint16_t>(std::bit_cast<uint32_t>(a[i]) >> 16)};
 }
 
-void experts_ref(const ExpertsArgs& args, ThreadPool&) { experts_with_dot(dot_ref, dot_ref, args); }
+void experts_ref(const ExpertsArgs& args, ThreadPool&) {
+  experts_with_rows(rows_ref(Bf16Pairs::kNone), rows_ref(Bf16Pairs::kNone), args);
+}
 
 void experts_bf16_ref(const ExpertsArgs& args, ThreadPool&) {
   const ExpertsPairs pairs = experts_pairs(args);
-  experts_with_dot(pairs.up ? dot_bf16_ref : dot_ref, pairs.down ? dot_bf16_ref : dot_ref, args);
+  experts_with_rows(rows_ref(pairs.up), rows_ref(pairs.down), args);
 }
 
 }  // namespace weft

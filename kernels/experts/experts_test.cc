@@ -31,6 +31,7 @@ struct Case {
   bool unused_slots = false;
   int threads = 1;
   bool per_slot = false;
+  bool float_scales = false;  // of FP8
 
   std::string name() const {
     return fmt::format("rows {} hidden {} inner {} experts {} top_k {} {} x {} limit {} before {} act_quant {} crowded {} per_slot {} seed {}",
@@ -106,6 +107,10 @@ struct Problem {
     w.scale = scales.data() + i * elements;
     w.block_rows = c.weight == DType::kF4E2M1 ? 1 : 128;
     w.block_cols = c.weight == DType::kF4E2M1 ? 32 : 128;
+    if (c.float_scales) {
+      w.scale = row_scales.data() + i * (c.hidden + c.inner);
+      w.scale_dtype = DType::kF32;
+    }
     return w;
   }
 
@@ -254,6 +259,22 @@ TEST(experts, bf16_pairs) {
   }
 }
 
+// FP8 with fp32 scales: groups of features, in both layers or in the first alone.
+TEST(experts, bf16_groups) {
+  for (int64_t inner : {256, 192}) {
+    for (int64_t rows : {1, 5, 30, 90}) {
+      for (ActQuant act_quant : {ActQuant::kNone, ActQuant::kFp8Block128, ActQuant::kFp8Block128AnyScale}) {
+        const Problem problem({.rows = rows, .hidden = 384, .inner = inner, .weight = DType::kF8E4M3, .x_dtype = DType::kBF16,
+                               .weight_before_w2 = rows == 5, .act_quant = act_quant, .threads = 2, .per_slot = rows == 30, .float_scales = true});
+        const ExpertsPairs pairs = experts_pairs(problem.args_of(0, rows));
+        EXPECT_EQ(pairs.up, Bf16Pairs::kGroups);
+        EXPECT_EQ(pairs.down, inner == 256 ? Bf16Pairs::kGroups : Bf16Pairs::kNone);
+        expect_all_variants_equal(problem);
+      }
+    }
+  }
+}
+
 // Activations of int8: once of a token, again of the inner activations of each slot.
 TEST(experts, int8) {
   for (DType x_dtype : {DType::kF32, DType::kBF16}) {
@@ -372,6 +393,7 @@ TEST(experts, two_calls_give_the_bits_of_one) {
       {.rows = 30, .hidden = 128, .inner = 96, .x_dtype = DType::kBF16, .limit = 1.5f, .act_quant = kFp8, .unused_slots = true, .threads = 2},
       {.rows = 40, .hidden = 192, .inner = 256, .weight = DType::kF8E4M3, .x_dtype = DType::kBF16, .act_quant = kFp8, .crowded = 6},
       {.rows = 5, .hidden = 192, .inner = 256, .x_dtype = DType::kBF16, .act_quant = kFp8, .threads = 2},
+      {.rows = 30, .hidden = 256, .inner = 256, .weight = DType::kF8E4M3, .x_dtype = DType::kBF16, .act_quant = ActQuant::kFp8Block128AnyScale, .float_scales = true},
       {.rows = 30, .hidden = 192, .inner = 96, .weight = DType::kBF16, .x_dtype = DType::kBF16, .weight_before_w2 = false},
       {.rows = 30, .hidden = 96, .inner = 192, .x_dtype = DType::kBF16},  // pairs of bf16 in one of the layers alone
       {.rows = 50, .hidden = 100, .inner = 36, .weight = DType::kBF16, .act_quant = kNone, .unused_slots = true, .per_slot = true},

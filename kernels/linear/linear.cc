@@ -122,8 +122,7 @@ void check(const LinearArgs& args) {
 }
 
 void run_bf16(const LinearArgs& args, ThreadPool& pool) {
-  const bool pairs = takes_bf16_pairs(args.w, args.x_dtype, args.act_quant, args.k_blocks);
-  linear_with(pairs ? bf16_pair_kernels(args.w.dtype) : kLinearKernels_avx512_vbmi, args, pool);
+  linear_with(bf16_kernels(bf16_pairs(args.w, args.x_dtype, args.act_quant, args.k_blocks), args.w.dtype), args, pool);
 }
 
 template <const LinearKernels& kKernels>
@@ -169,6 +168,10 @@ PackLayout pack_layout(int64_t k, int64_t k_blocks) {
 }
 
 PackLayout pack_layout(const LinearKernels& kernels, int64_t k, int64_t k_blocks) {
+  if (kernels.group_elements > 0) {
+    const int64_t elements = elements_of_row(kernels, k);
+    return {elements, k_blocks, elements / k_blocks, 0, elements};
+  }
   const int64_t elements = k / kernels.element_features;
   if (kernels.quantise_row == nullptr) return pack_layout(elements, k_blocks);
   return {elements, k_blocks, elements / k_blocks, 0, elements + k_blocks + 1};
@@ -183,23 +186,32 @@ bool takes_int8(const WeightMatrix& w) {
          w.col0 + w.cols <= w.block_cols;
 }
 
-bool takes_bf16_pairs(const WeightMatrix& w, DType x_dtype, ActQuant act_quant, int64_t k_blocks) {
+Bf16Pairs bf16_pairs(const WeightMatrix& w, DType x_dtype, ActQuant act_quant, int64_t k_blocks) {
   constexpr int64_t kFeatures = 64, kFp4Features = 128;  // that are decoded at once
   constexpr int64_t kGroup = 32;                         // the fewest that share a scale
-  if (x_dtype != DType::kBF16 || is_int8(act_quant) || act_quant == ActQuant::kFp8Block128AnyScale) return false;
-  const bool plain = w.scale == nullptr, powers = plain || w.scale_dtype == DType::kF8E8M0;
+  if (x_dtype != DType::kBF16 || is_int8(act_quant)) return Bf16Pairs::kNone;
   const auto whole = [&](int64_t features) { return w.cols / k_blocks % features == 0; };
+  if (w.dtype == DType::kF8E4M3 && w.scale != nullptr && w.scale_dtype == DType::kF32) {
+    const bool groups = w.block_cols % kScaledGroup == 0 && w.col0 % kScaledGroup == 0 && whole(kScaledGroup);
+    return groups ? Bf16Pairs::kGroups : Bf16Pairs::kNone;
+  }
+  if (act_quant == ActQuant::kFp8Block128AnyScale) return Bf16Pairs::kNone;
+  const bool plain = w.scale == nullptr, powers = plain || w.scale_dtype == DType::kF8E8M0;
   const bool small_groups = w.block_cols == kGroup && w.col0 % kGroup == 0;
   const bool large_groups = w.block_cols % kFeatures == 0 && w.col0 % kFeatures == 0;
+  bool values = false;
   switch (w.dtype) {
-    case DType::kBF16: return plain && whole(kFeatures);
-    case DType::kF8E4M3: return powers && whole(kFeatures) && (plain || small_groups || large_groups);
-    case DType::kF4E2M1: return powers && whole(kFp4Features) && (plain || small_groups);
-    default: return false;
+    case DType::kBF16: values = plain && whole(kFeatures); break;
+    case DType::kF8E4M3: values = powers && whole(kFeatures) && (plain || small_groups || large_groups); break;
+    case DType::kF4E2M1: values = powers && whole(kFp4Features) && (plain || small_groups); break;
+    default: break;
   }
+  return values ? Bf16Pairs::kValues : Bf16Pairs::kNone;
 }
 
-const LinearKernels& bf16_pair_kernels(DType weight_dtype) {
+const LinearKernels& bf16_kernels(Bf16Pairs pairs, DType weight_dtype) {
+  if (pairs == Bf16Pairs::kNone) return kLinearKernels_avx512_vbmi;
+  if (pairs == Bf16Pairs::kGroups) return kLinearKernels_avx512_bf16_groups;
   switch (weight_dtype) {
     case DType::kF8E4M3: return kLinearKernels_avx512_bf16_fp8;
     case DType::kF4E2M1: return kLinearKernels_avx512_bf16_fp4;
@@ -232,7 +244,7 @@ int64_t linear_scratch_bytes(int64_t num_rows, int64_t k_total, int64_t n_total,
   // The lane padding of pack_layout is largest with 16 blocks.
   constexpr int64_t kMostBlocks = 16;
   const int64_t k = k_total / groups;
-  const int64_t steps = std::max(pack_layout(k, 1).steps(), k + kMostBlocks * kLanes * 2);
+  const int64_t steps = std::max({pack_layout(k, 1).steps(), k + kMostBlocks * kLanes * 2, row_floats_ref(k)});
   const int64_t panel = aligned(steps * kWidestPanel * static_cast<int64_t>(sizeof(float)));
   const int64_t rows = aligned(steps * groups * num_rows * static_cast<int64_t>(sizeof(float)));
   return num_threads * panel + rows;

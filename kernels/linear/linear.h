@@ -24,9 +24,9 @@
 // takes pairs of features of its block one after the other, of each pair (f, g) first feature g, then f, by fused multiply-add
 // with subnormal operands and results taken as 0 (the vdpbf16ps instruction, Intel SDM vol. 2; measured equal on AMD Zen 4).
 // Trees as above. The pairs of lane j follow from how codes unpack without being moved, c = 0, 1, ...:
-//   BF16  (f, f+1), f = 32*c + 2*j
-//   FP8   (f, f+1), f = 64*c + 16*(j/4) + 2*(j%4), then f + 8
-//   FP4   (f, f+4), f = 128*c + 8*j, then f+1, f+2, f+3
+//   BF16 (f, f+1), f = 32*c + 2*j; FP8 (f, f+1), f = 64*c + 16*(j/4) + 2*(j%4), then f+8; FP4 (f, f+4), f = 128*c + 8*j, then f+1 .. f+3
+// FP8 with scales of F32 by a multiple of 128 columns (as K / k_blocks is) has them outside: of each 128 features, ascending, one chain p
+// of such steps over the codes of w and x' (without act_quant: x and scale 1), pairs (f, f+1); sum = fma(p * scale of w, scale of x', sum).
 //
 // act_quant kFp8Block128 (deepseek_v4.md 5.3): per row of x and block of 128 along the last axis (the last may be shorter;
 // groups are quantised within themselves): a = max(absmax, 1e-4); s = smallest power of two >= fp32(a * fp32(1/448));

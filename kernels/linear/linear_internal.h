@@ -11,7 +11,8 @@
 //
 // Elements: a float each (f32 kernels), or a pair of features as bf16, the first in the low half (avx512_bf16, whose K, layouts
 // and row strides count pairs; their order is that of pair_of()). Both take 32 bits, so rows are packed alike.
-// Activations of int8 have elements and packed operands of their own (linear_int8.cc); a row of them ends with its scale.
+// Elements and packed operands of their own have activations of int8 (linear_int8.cc; a row of them ends with its scale) and groups
+// of features with a scale (linear_bf16_groups.cc).
 #pragma once
 
 #include <cstdint>
@@ -22,11 +23,12 @@ namespace weft {
 
 constexpr int64_t kLanes = 16;
 constexpr int64_t kMostDotRows = 16;
+constexpr int64_t kScaledGroup = 128;  // features of a group with a scale: a block of activation quantisation
 
 struct PackLayout {
   int64_t k = 0, k_blocks = 1, block = 0;  // block = k / k_blocks
   int64_t lane_steps = 0;                  // one more than needed: lanes must not start a power of two apart (cache sets)
-  int64_t more_steps = 0;                  // int8: K elements in their order, and what stands behind them
+  int64_t more_steps = 0;                  // int8, groups: K elements in their order, and what stands behind them
   int64_t steps() const { return k_blocks * kLanes * lane_steps + more_steps; }
 };
 PackLayout pack_layout(int64_t k, int64_t k_blocks);
@@ -74,6 +76,7 @@ struct LinearKernels {
   const LinearKernels* int8 = nullptr;  // of the same level, for activations of int8
   // Of those kernels, instead of convert_row; out may be an F32 row of x.
   void (*quantise_row)(const void* x, DType dtype, int64_t k, const RowQuant& quant, float* out) = nullptr;
+  int64_t group_elements = 0;  // of a group of features, its scale being the last; 0: no groups
 };
 
 // The kernels for a call, the elements of one row, and the layout of packed operands.
@@ -81,6 +84,7 @@ inline const LinearKernels& kernels_for(const LinearKernels& usual, ActQuant act
   return is_int8(act_quant) ? *usual.int8 : usual;
 }
 inline int64_t elements_of_row(const LinearKernels& kernels, int64_t k) {
+  if (kernels.group_elements > 0) return k / kScaledGroup * kernels.group_elements;
   return k / kernels.element_features + (kernels.quantise_row != nullptr ? 1 : 0);
 }
 PackLayout pack_layout(const LinearKernels& kernels, int64_t k, int64_t k_blocks);
@@ -91,14 +95,20 @@ extern const LinearKernels kLinearKernels_avx512_vbmi;
 extern const LinearKernels kLinearKernels_avx512_bf16;      // BF16 weights
 extern const LinearKernels kLinearKernels_avx512_bf16_fp8;  // the same, but for the order of pairs
 extern const LinearKernels kLinearKernels_avx512_bf16_fp4;
-const LinearKernels& bf16_pair_kernels(DType weight_dtype);
+extern const LinearKernels kLinearKernels_avx512_bf16_groups;
 
 // Weights that activations of int8 can be multiplied with: numbers with a scale for each row.
 bool takes_int8(const WeightMatrix& w);
 
 // What dot products of bf16 pairs can compute: rows of x whose elements are bf16 values, weights whose fp32 values are bf16
-// values too (but for subnormals, which the instruction takes as 0), K in whole vectors. Depends on no count of rows.
-bool takes_bf16_pairs(const WeightMatrix& w, DType x_dtype, ActQuant act_quant, int64_t k_blocks);
+// values too (but for subnormals, which the instruction takes as 0), K in whole vectors. Or both are so but for a scale that whole
+// groups of features share (kGroups). Depends on no count of rows.
+enum class Bf16Pairs { kNone, kValues, kGroups };
+Bf16Pairs bf16_pairs(const WeightMatrix& w, DType x_dtype, ActQuant act_quant, int64_t k_blocks);
+inline bool takes_bf16_pairs(const WeightMatrix& w, DType x_dtype, ActQuant act_quant, int64_t k_blocks) {
+  return bf16_pairs(w, x_dtype, act_quant, k_blocks) != Bf16Pairs::kNone;
+}
+const LinearKernels& bf16_kernels(Bf16Pairs pairs, DType weight_dtype);  // kNone: those of avx512_vbmi
 
 // Features of the pair that lane `lane` takes in step `step` of a block of K (linear.h).
 struct FeaturePair {
@@ -113,12 +123,22 @@ RowQuant row_quant(const LinearArgs& args, int64_t row);
 // Plain code of linear_ref.cc.
 float weight_value(const WeightMatrix& w, int64_t row, int64_t k);
 void convert_row_ref(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out);
+// Of groups: k codes, then a scale for each group.
+void convert_groups_ref(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out);
+inline int64_t row_floats_ref(int64_t k) { return k + k / kScaledGroup; }  // room for either
 using DotRef = float(const WeightMatrix& w, int64_t row, const float* x, int64_t k_blocks);
 DotRef dot_ref;
 void linear_ref(const LinearArgs& args, ThreadPool& pool);
 // The arithmetic of avx512_bf16 (linear.h) in plain code; x holds bf16 values.
 DotRef dot_bf16_ref;
+DotRef dot_groups_ref;
 void linear_bf16_ref(const LinearArgs& args, ThreadPool& pool);
+// What goes with each.
+struct RowsRef {
+  void (*convert)(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out);
+  DotRef* dot;
+};
+RowsRef rows_ref(Bf16Pairs pairs);
 
 // Where element k = 0 of a group of a row of x, and where y of weight row n, lie in elements.
 inline int64_t x_element(const LinearArgs& args, int64_t m, int64_t group) {

@@ -1,6 +1,7 @@
 // The reference: plain loops in the order of linear.h.
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "base/numeric.h"
 #include "kernels/linear/linear_internal.h"
@@ -26,6 +27,11 @@ float stored_value(const WeightMatrix& w, int64_t row, int64_t k) {
     case DType::kI8: return static_cast<float>(static_cast<const int8_t*>(w.data)[i]);
     default: return element(w.data, w.dtype, i);
   }
+}
+
+float scale_of(const WeightMatrix& w, int64_t row, int64_t k) {
+  const int64_t i = (row + w.row0) / w.block_rows * scales_in_row(w) + (k + w.col0) / w.block_cols;
+  return w.scale_dtype == DType::kF32 ? static_cast<const float*>(w.scale)[i] : e8m0_to_float(static_cast<const uint8_t*>(w.scale)[i]);
 }
 
 // NaN is skipped here and propagates through the quotient.
@@ -65,6 +71,18 @@ float block_sum_bf16(const WeightMatrix& w, int64_t row, const float* x, int64_t
     }
   }
   return lane_tree(lane);
+}
+
+// One chain of pairs for each group; codes and scales as convert_groups_ref() leaves them.
+float block_sum_groups(const WeightMatrix& w, int64_t row, const float* x, int64_t begin, int64_t end) {
+  float sum = 0;
+  for (int64_t k = begin; k < end; k += kScaledGroup) {
+    float codes[kScaledGroup];
+    for (int64_t i = 0; i < kScaledGroup; ++i) codes[i] = stored_value(w, row, k + i);
+    const float of_group = dot_bf16_pairs(x + k, codes, kScaledGroup);
+    sum = std::fma(of_group * scale_of(w, row, k), x[w.cols + k / kScaledGroup], sum);
+  }
+  return sum;
 }
 
 using BlockSum = float(const WeightMatrix& w, int64_t row, const float* x, int64_t begin, int64_t end);
@@ -110,20 +128,19 @@ void linear_of_int8(const LinearArgs& args, ThreadPool& pool) {
   });
 }
 
-void linear_with_dot(DotRef* dot_of, const LinearArgs& args, ThreadPool& pool) {
+void linear_with_rows(const RowsRef& rows, const LinearArgs& args, ThreadPool& pool) {
   if (is_int8(args.act_quant)) return linear_of_int8(args, pool);
-  const int64_t k = args.w.cols, cols = args.w.rows / args.groups;
+  const int64_t k = args.w.cols, cols = args.w.rows / args.groups, floats = row_floats_ref(k);
   auto* x = reinterpret_cast<float*>(args.scratch);
   for (int64_t m = 0; m < args.num_rows; ++m) {
     for (int64_t g = 0; g < args.groups; ++g) {
-      convert_row_ref(row_of(args, m, g), args.x_dtype, k, args.act_quant, x + (m * args.groups + g) * k);
+      rows.convert(row_of(args, m, g), args.x_dtype, k, args.act_quant, x + (m * args.groups + g) * floats);
     }
   }
   pool.parallel_for(args.w.rows, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t n = begin; n < end; ++n) {
       for (int64_t m = 0; m < args.num_rows; ++m) {
-        const float y = dot_of(args.w, n, x + (m * args.groups + n / cols) * k, args.k_blocks);
-        write(args, m, n, y);
+        write(args, m, n, rows.dot(args.w, n, x + (m * args.groups + n / cols) * floats, args.k_blocks));
       }
     }
   });
@@ -150,10 +167,7 @@ FeaturePair pair_of(DType weight_dtype, int64_t lane, int64_t step) {
 
 float weight_value(const WeightMatrix& w, int64_t row, int64_t k) {
   const float q = stored_value(w, row, k);
-  if (w.scale == nullptr) return q;
-  const int64_t i = (row + w.row0) / w.block_rows * scales_in_row(w) + (k + w.col0) / w.block_cols;
-  return q * (w.scale_dtype == DType::kF32 ? static_cast<const float*>(w.scale)[i]
-                                           : e8m0_to_float(static_cast<const uint8_t*>(w.scale)[i]));
+  return w.scale == nullptr ? q : q * scale_of(w, row, k);
 }
 
 void convert_row_ref(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out) {
@@ -161,6 +175,20 @@ void convert_row_ref(const void* x, DType dtype, int64_t k, ActQuant act_quant, 
   if (!is_fp8(act_quant)) return;
   const E4m3Scale kind = act_quant == ActQuant::kFp8Block128 ? E4m3Scale::kPowerOfTwo : E4m3Scale::kAny;
   for (int64_t begin = 0; begin < k; begin += kFp8Block) quantise_fp8(out + begin, std::min(kFp8Block, k - begin), kind);
+}
+
+void convert_groups_ref(const void* x, DType dtype, int64_t k, ActQuant act_quant, float* out) {
+  const E4m3Scale kind = act_quant == ActQuant::kFp8Block128 ? E4m3Scale::kPowerOfTwo : E4m3Scale::kAny;
+  std::vector<float> scales(static_cast<size_t>(k / kScaledGroup), 1.0f);  // x and out may be the same row
+  for (int64_t g = 0; g < k / kScaledGroup; ++g) {
+    float* group = out + g * kScaledGroup;
+    for (int64_t i = 0; i < kScaledGroup; ++i) group[i] = element(x, dtype, g * kScaledGroup + i);
+    if (!is_fp8(act_quant)) continue;
+    const float scale = e4m3_block_scale(absmax(group, kScaledGroup, kE4m3LeastAbsmax), kind);
+    for (int64_t i = 0; i < kScaledGroup; ++i) group[i] = e4m3_round_trip(group[i] / scale, 1);
+    scales[static_cast<size_t>(g)] = scale;
+  }
+  std::copy(scales.begin(), scales.end(), out + k);
 }
 
 float dot_ref(const WeightMatrix& w, int64_t row, const float* x, int64_t k_blocks) {
@@ -171,11 +199,23 @@ float dot_bf16_ref(const WeightMatrix& w, int64_t row, const float* x, int64_t k
   return dot(block_sum_bf16, w, row, x, k_blocks);
 }
 
-void linear_ref(const LinearArgs& args, ThreadPool& pool) { linear_with_dot(dot_ref, args, pool); }
+float dot_groups_ref(const WeightMatrix& w, int64_t row, const float* x, int64_t k_blocks) {
+  return dot(block_sum_groups, w, row, x, k_blocks);
+}
+
+RowsRef rows_ref(Bf16Pairs pairs) {
+  switch (pairs) {
+    case Bf16Pairs::kNone: break;
+    case Bf16Pairs::kValues: return {convert_row_ref, dot_bf16_ref};
+    case Bf16Pairs::kGroups: return {convert_groups_ref, dot_groups_ref};
+  }
+  return {convert_row_ref, dot_ref};
+}
+
+void linear_ref(const LinearArgs& args, ThreadPool& pool) { linear_with_rows(rows_ref(Bf16Pairs::kNone), args, pool); }
 
 void linear_bf16_ref(const LinearArgs& args, ThreadPool& pool) {
-  const bool pairs = takes_bf16_pairs(args.w, args.x_dtype, args.act_quant, args.k_blocks);
-  linear_with_dot(pairs ? dot_bf16_ref : dot_ref, args, pool);
+  linear_with_rows(rows_ref(bf16_pairs(args.w, args.x_dtype, args.act_quant, args.k_blocks)), args, pool);
 }
 
 }  // namespace weft

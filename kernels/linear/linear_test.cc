@@ -201,8 +201,58 @@ TEST(linear, bf16_pairs) {
       }
     }
   }
-  // BF16, FP8 without scale or E8M0 in groups of 128 or 32; FP4 E8M0 in blocks of 128.
-  EXPECT_EQ(taken, 2 * ((7 + 7 + 6 + 3) * 4 + 6 + 3));
+  // BF16, FP8 without scale or E8M0 in groups of 128 or 32; FP4 E8M0, FP8 F32 in blocks of 128.
+  EXPECT_EQ(taken, 2 * ((7 + 7 + 6 + 3) * 4 + 2 * (6 + 3)));
+}
+
+// FP8 with fp32 scales: groups of 128 features, whatever their scale and that of x; scale rows that end inside of 16 or 32 columns.
+TEST(linear, bf16_groups) {
+  for (ActQuant act_quant : {ActQuant::kNone, ActQuant::kFp8Block128, ActQuant::kFp8Block128AnyScale}) {
+    for (Values values : {Values::kUsual, Values::kAnyCode}) {
+      for (int64_t rows : {1, 2, 3, 4, 5, 14, 31}) {
+        for (auto [k, k_blocks] : {std::pair<int64_t, int64_t>{128, 1}, {768, 1}, {1024, 4}, {2048, 16}}) {
+          if ((rows > 5 && k > 768) || (k == 2048 && rows != 1 && rows != 4)) continue;
+          Case c{.rows = rows,
+                 .k = k,
+                 .cols = rows == 3 ? 131 : rows == 5 ? 7 : 38,
+                 .groups = rows == 2 ? 3 : 1,
+                 .k_blocks = k_blocks,
+                 .format = kFormats[4],
+                 .values = values,
+                 .x_dtype = DType::kBF16,
+                 .y_dtype = rows == 4 ? DType::kBF16 : DType::kF32,
+                 .act_quant = act_quant,
+                 .padding = 3,
+                 .threads = rows == 14 ? 2 : 1};
+          if (rows == 5) c.format.block_cols = 256;
+          if (rows == 4) c.format.block_rows = 20;
+          const Problem problem(c);
+          ASSERT_EQ(bf16_pairs(problem.matrix, c.x_dtype, act_quant, k_blocks), Bf16Pairs::kGroups);
+          expect_all_variants_equal(problem);
+        }
+      }
+    }
+  }
+}
+
+// The sums of groups are those of the weights' values up to roundings: of x' and of weights, which groups do without, and of sums.
+TEST(linear, bf16_groups_are_close_to_the_values) {
+  for (ActQuant act_quant : {ActQuant::kNone, ActQuant::kFp8Block128, ActQuant::kFp8Block128AnyScale}) {
+    const Problem problem({.rows = 6, .k = 1024, .cols = 40, .k_blocks = 2, .format = kFormats[4], .x_dtype = DType::kBF16, .act_quant = act_quant});
+    const std::vector<float> values = problem.run(linear_ref), groups = problem.run(linear_bf16_ref);
+    EXPECT_NE(first_difference(values, groups, problem.y_stride), "");
+    std::vector<float> x(1024);
+    for (int64_t m = 0; m < 6; ++m) {
+      convert_row_ref(problem.x.data + 2 * m * problem.x_stride, DType::kBF16, 1024, act_quant, x.data());
+      for (int64_t n = 0; n < 40; ++n) {
+        double magnitude = 0;
+        for (int64_t k = 0; k < 1024; ++k) magnitude += std::fabs(static_cast<double>(x[static_cast<size_t>(k)]) * weight_value(problem.matrix, n, k));
+        // Chains of 128 and of 4 groups, or of 32 in lanes; a tree; four roundings of factors: each 2^-24 of the sum of magnitudes.
+        const auto i = static_cast<size_t>(m * problem.y_stride + n);
+        EXPECT_NEAR(values[i], groups[i], (128 + 4 + 32 + 5 + 4) * 0x1p-24 * magnitude) << problem.c.name();
+      }
+    }
+  }
 }
 
 // FP4 sums are held in units of their scales only where no result can leave the normal range: numbers at both ends of that

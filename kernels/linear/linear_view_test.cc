@@ -78,7 +78,7 @@ TEST(linear_view, all_variants_equal) {
     }
   }
   // Whole vectors of K: views 0, 2, 6, 9 and 10. View 1 has blocks of 160. FP8 128x128 not from column 32, FP4 in blocks of 128.
-  EXPECT_EQ(pairs, 2 * (5 + 5 + 5 + 3 + 2));  // BF16; FP8 32x32, without scale, 128x128; FP4 E8M0
+  EXPECT_EQ(pairs, 2 * (5 + 5 + 5 + 3 + 2 + 1));  // BF16; FP8 32x32, without scale, 128x128; FP4 E8M0; FP8 F32 in view 0
 }
 
 // Rows of blocks that share a scale, for which x is scaled instead of the weights.
