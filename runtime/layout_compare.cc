@@ -16,7 +16,7 @@ std::string_view kind_name(StepCall::Kind kind) {
   switch (kind) {
     case StepCall::Kind::kStep: return "step";
     case StepCall::Kind::kDraft: return "draft";
-    case StepCall::Kind::kNextDraft: return "second draft";
+    case StepCall::Kind::kNextDraft: return "draft behind a draft";
   }
   return "";
 }

@@ -16,6 +16,12 @@ namespace {
 
 constexpr int64_t kMaxDrafts = 3;  // verified per step
 
+// One more where drafts are handed on what the first one made: it is the first that gets it from a draft that was given it, too.
+int64_t chained_drafts(const Model& model) {
+  if (model.num_draft_layers() == 0) return 0;
+  return model.draft_links(DraftFrom::kDraft).size() == model.draft_links(DraftFrom::kTrunk).size() ? 1 : kMaxDrafts - 1;
+}
+
 // All that one rank showed of a batch: what the layouts must show again.
 struct BatchRecord {
   std::vector<StepRecord> calls;                   // in order: steps, and the drafts after each
@@ -28,7 +34,8 @@ class Matrix {
       : model_(std::move(model)),
         options_(options),
         events_(events),
-        drafts_(model_->num_draft_layers() > 0 ? kMaxDrafts : 0) {}
+        drafts_(model_->num_draft_layers() > 0 ? kMaxDrafts : 0),
+        chain_(chained_drafts(*model_)) {}
 
   Result<LayoutReport> run() {
     batches_ = layout_batches(options_.tokens, drafts_, options_.seed);
@@ -96,8 +103,9 @@ class Matrix {
   Status play_step(Engine& engine, const std::vector<int32_t>& slots, const BatchStep& step, Visit&& visit) const {
     std::vector<std::vector<int32_t>> tokens(step.parts.size());  // with the one that follows
     std::vector<Engine::Request> requests;
-    std::vector<Engine::DraftRequest> drafts, chained;
-    std::vector<int32_t> chained_tokens(step.parts.size());
+    std::vector<Engine::DraftRequest> drafts;
+    std::vector<std::vector<Engine::DraftRequest>> chained(static_cast<size_t>(chain_));  // a row of each request: one draft behind another
+    std::vector<int32_t> chained_tokens(step.parts.size() * chained.size());
     int64_t rows = 0;
     for (size_t i = 0; i < step.parts.size(); ++i) {
       const BatchStep::Part& part = step.parts[i];
@@ -110,16 +118,22 @@ class Matrix {
       requests.push_back({slot, all.first(all.size() - 1), step.logits});
       drafts.push_back({slot, rows, at, all.subspan(1), step.logits == Logits::kNone ? Logits::kLast : step.logits});
       rows += part.tokens;
-      chained_tokens[i] = token(part.request, at + part.tokens + 1, true);
-      chained.push_back({slot, rows - 1, at + part.tokens, {&chained_tokens[i], 1}, Logits::kLast});
+      for (size_t n = 0; n < chained.size(); ++n) {
+        const int64_t position = at + part.tokens + static_cast<int64_t>(n);
+        int32_t& next = chained_tokens[n * step.parts.size() + i];
+        next = token(part.request, position + 1, true);
+        chained[n].push_back({slot, n == 0 ? rows - 1 : static_cast<int64_t>(i), position, {&next, 1}, Logits::kLast});
+      }
     }
     WEFT_RETURN_IF_ERROR(engine.step(requests));
     WEFT_RETURN_IF_ERROR(visit(StepCall{StepCall::Kind::kStep, rows, step.fills}));
     if (drafts_ > 0) {
       WEFT_RETURN_IF_ERROR(engine.draft(drafts, Engine::DraftFrom::kTrunk));
       WEFT_RETURN_IF_ERROR(visit(StepCall{StepCall::Kind::kDraft, rows, step.fills}));
-      WEFT_RETURN_IF_ERROR(engine.draft(chained, Engine::DraftFrom::kDraft));
-      WEFT_RETURN_IF_ERROR(visit(StepCall{StepCall::Kind::kNextDraft, static_cast<int64_t>(chained.size()), false}));
+      for (const std::vector<Engine::DraftRequest>& next : chained) {
+        WEFT_RETURN_IF_ERROR(engine.draft(next, Engine::DraftFrom::kDraft));
+        WEFT_RETURN_IF_ERROR(visit(StepCall{StepCall::Kind::kNextDraft, static_cast<int64_t>(next.size()), false}));
+      }
     }
     for (const BatchStep::Part& part : step.parts) {
       if (part.keep < 0 || part.keep == part.tokens) continue;
@@ -270,6 +284,7 @@ class Matrix {
   const LayoutMatrixOptions& options_;
   const LayoutEvents& events_;
   const int64_t drafts_;
+  const int64_t chain_;  // drafts that continue a draft
   NumericMode mode_;
   std::vector<LayoutBatch> batches_;
   int requests_ = 1;

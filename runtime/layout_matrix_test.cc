@@ -45,6 +45,16 @@ TEST(LayoutMatrix, LayoutsOfTwoRanksGiveTheBitsOfOne) {
   expect_all_equal(model, options);
 }
 
+// Its third draft is handed on the selection of the first by the second.
+TEST(LayoutMatrix, DraftsThatShareASelection) {
+  const auto model = load_test_model("golden/glm_moe_dsa/glm52_mtp_f32");
+  LayoutMatrixOptions options;
+  options.layouts = parse_all({"tp2+sp", "pp2"});
+  options.dtypes = {DType::kF32};
+  options.tokens = 24;
+  expect_all_equal(model, options);
+}
+
 TEST(LayoutMatrix, NestedSplitsOfFourRanks) {
   const auto model = load_test_model("sample/austen-v4");
   LayoutMatrixOptions options;

@@ -84,8 +84,16 @@ Result<StageGraph> pipeline_stage(const Graph& graph, int stage, std::span<const
     WEFT_ASSIGN_OR_RETURN(sent, received_by(graph, stage_of_node, made_in, stage + 1));
   }
 
+  // A result that no stage makes (an input, or what every stage can make) is one of the last stage, as the others are.
+  std::vector<ValueId> results;
+  for (ValueId id : graph.results()) {
+    const int from = made_in[static_cast<size_t>(id)];
+    if ((from == kEverywhere ? stages - 1 : from) == stage) results.push_back(id);
+  }
+
   // Backwards: nodes of the stage, and those of everywhere that it needs.
   std::vector<bool> needed(graph.values().size(), false), kept(graph.nodes().size(), false);
+  for (ValueId id : results) needed[static_cast<size_t>(id)] = true;
   for (size_t n = graph.nodes().size(); n-- > 0;) {
     const Node& node = graph.nodes()[n];
     kept[n] = stage_of_node[n] == stage;
@@ -117,9 +125,7 @@ Result<StageGraph> pipeline_stage(const Graph& graph, int stage, std::span<const
     WEFT_ASSIGN_OR_RETURN(const auto made, out.graph.add_node(node.op, std::move(in), name, node.region, node.stream));
     for (size_t i = 0; i < made.size(); ++i) now[static_cast<size_t>(node.out[i])] = made[i];
   }
-  for (ValueId id : graph.results()) {
-    if (made_in[static_cast<size_t>(id)] == stage) out.graph.mark_result(now[static_cast<size_t>(id)]);
-  }
+  for (ValueId id : results) out.graph.mark_result(now[static_cast<size_t>(id)]);
   for (ValueId id : sent) {
     out.graph.mark_result(now[static_cast<size_t>(id)]);
     out.sent.push_back(graph.value(id).name);

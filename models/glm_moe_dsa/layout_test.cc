@@ -128,6 +128,22 @@ TEST(GlmLayoutGraph, StagesBeginWithAnIndexer) {
   }
 }
 
+// A draft that is given a selection hands it on: also the stage that has the draft layer keeps it to the end of the step.
+TEST(GlmLayoutGraph, DraftsHandOnTheSelection) {
+  const auto model = published("glm-5.2");
+  for (const char* text : {"tp1", "tp2+sp", "pp2", "pp3", "pp2tp2"}) {
+    const Layout layout = parse_layout(text).value();
+    GraphOptions options = options_of(*model, 4);
+    options.draft_from = DraftFrom::kDraft;
+    const auto stage = build_stage(*model, GraphKind::kDraft, options, layout, StepPhase::kDecode, layout.mesh.pp - 1);
+    ASSERT_TRUE(stage.ok()) << stage.status().message();
+    const ValueId picks = stage->graph.find(kSelectionInput);
+    ASSERT_GE(picks, 0) << text;
+    const auto& results = stage->graph.results();
+    EXPECT_EQ(std::count(results.begin(), results.end(), picks), 1) << text;
+  }
+}
+
 // "op axis input width, ..." of one layer, in order; names without the layer's.
 std::string moves_of(const Graph& graph, const std::string& layer) {
   std::string moves;
