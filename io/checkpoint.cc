@@ -1,5 +1,6 @@
 #include "io/checkpoint.h"
 
+#include <algorithm>
 #include <map>
 
 #include <fmt/format.h>
@@ -15,6 +16,17 @@ constexpr const char* kIndexName = "model.safetensors.index.json";
 bool plain_file_name(std::string_view name) {
   return !name.empty() && name != "." && name.find("..") == name.npos &&
          name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
+}
+
+// Names of files with tensors, sorted.
+std::vector<std::string> tensor_files(const std::filesystem::path& dir) {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& file : std::filesystem::directory_iterator(dir, ignored)) {
+    if (file.path().extension() == ".safetensors") names.push_back(file.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 Status check_index(const Json& index, const std::string& where) {
@@ -138,6 +150,9 @@ Result<Checkpoint> Checkpoint::open_folder(const std::filesystem::path& dir, Nee
   } else if (std::filesystem::exists(dir / kSingleName)) {
     WEFT_ASSIGN_OR_RETURN(auto file, SafetensorsFile::open(dir / kSingleName));
     checkpoint.add_file(std::move(file));
+  } else if (const std::vector<std::string> files = tensor_files(dir); !files.empty()) {
+    return invalid_argument(fmt::format("{}: {} .safetensors files ({}{}), but neither {} nor {}, which says what each holds", dir.string(),
+                                        files.size(), files[0], files.size() > 1 ? ", ..." : "", kSingleName, kIndexName));
   } else if (need == Need::kTensors) {
     return invalid_argument(
         fmt::format("{}: no weights; expected {} or {} with its shards", dir.string(), kSingleName, kIndexName));

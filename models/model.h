@@ -78,11 +78,11 @@ class Model {
   virtual int64_t max_position_embeddings() const = 0;
   virtual std::vector<int32_t> eos_token_ids() const = 0;
   virtual int64_t bos_token_id() const = 0;
-  virtual ChatFormat chat_format() const { return ChatFormat::kDeepseekV4; }
+  virtual ChatFormat chat_format() const = 0;  // of the release
   // The mode of --dtype with the profile that belongs to the checkpoint's storage; act_quant overrides that part.
   virtual NumericMode mode(DType dtype, std::optional<bool> act_quant) const = 0;
 
-  // Per-request state of trunk and draft layers.
+  // Per-request state of trunk and draft layers. Those of draft layers are there only where drafts are made.
   virtual std::vector<CacheSpec> caches(const NumericMode& mode, const CacheCapacity& capacity) const = 0;
   // The layer's output ("hidden.<l>" of the golden files) and selection ("topk.<l>"): value names in the trunk graph, and
   // of the selection of a draft layer (they follow the others) in the draft graph.

@@ -12,10 +12,6 @@ namespace {
 
 constexpr std::string_view kWeightSuffix = ".weight";
 
-bool is_stacked(const Weight& w, const Checkpoint& checkpoint) {
-  return w.num_experts > 0 && !w.stacked_name.empty() && checkpoint.has_name(w.stacked_name);
-}
-
 // Finds the tensors of weights.
 class Binder {
  public:
@@ -67,6 +63,10 @@ int64_t read_per_token(const Weight& w, int64_t bytes, int64_t picked, int64_t v
 }
 
 }  // namespace
+
+bool is_stacked(const Weight& w, const Checkpoint& checkpoint) {
+  return w.num_experts > 0 && !w.stacked_name.empty() && checkpoint.has_name(w.stacked_name);
+}
 
 int64_t Weight::num_tensors() const { return std::max<int64_t>(num_experts, 1) * static_cast<int64_t>(1 + sides.size()); }
 

@@ -56,6 +56,9 @@ struct Weight {
   int64_t parameters() const { return type.shape.num_elements(); }
 };
 
+// Whether the checkpoint has the experts of the weight in one tensor.
+bool is_stacked(const Weight& weight, const Checkpoint& checkpoint);
+
 // The name of a tensor of a weight, with the suffix of a side instead of ".weight".
 std::string side_name(std::string_view tensor_name, std::string_view suffix);
 

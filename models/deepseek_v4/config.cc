@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include "kernels/moe_route/moe_route.h"
 #include "models/config_fields.h"
+#include "models/size_limits.h"
 
 namespace weft::deepseek_v4 {
 namespace {
@@ -64,7 +66,7 @@ void read_dims(JsonFields& f, Config& c) {
   c.hc_sinkhorn_iters = f.integer("hc_sinkhorn_iters", 1, 1000);
   c.hc_eps = f.number("hc_eps", 0, 1);
 
-  c.n_routed_experts = f.integer("n_routed_experts", 1, 65536);
+  c.n_routed_experts = f.integer("n_routed_experts", 1, kMaxExperts);
   c.n_shared_experts = f.integer("n_shared_experts", 1, 1);
   c.num_experts_per_tok = f.integer("num_experts_per_tok", 1, 1024);
   c.moe_intermediate_size = f.integer("moe_intermediate_size", 1);
@@ -124,7 +126,13 @@ std::optional<RopeScaling> read_scaling(JsonFields& outer, const Json& json, con
   if (f.has("rope_theta") && f.number("rope_theta", 1, kInfinity) != expected_theta && expected_theta > 0) {
     f.fail("rope_theta", fmt::format(" differs from {}", expected_theta));
   }
-  f.number_or("partial_rotary_factor", 0, 0, 1);
+  if (f.has("partial_rotary_factor")) {  // as the one of the model
+    const double factor = f.number("partial_rotary_factor", 0, 1);
+    const auto rotated = static_cast<int64_t>(static_cast<double>(c.head_dim) * factor + 1e-6);
+    if (rotated != c.qk_rope_head_dim) {
+      f.fail("partial_rotary_factor", fmt::format(": {} of head_dim {} is not qk_rope_head_dim {}", factor, c.head_dim, c.qk_rope_head_dim));
+    }
+  }
   // cos and sin are never scaled in this architecture.
   f.number_or("attention_factor", 1, 1, 1);
   std::optional<RopeScaling> scaling;
@@ -294,6 +302,23 @@ void check_relations(JsonFields& f, const Config& c) {
     if (value % divisor != 0) f.fail(key, fmt::format(" {} is not divisible by {} {}", value, by, divisor));
   };
   divides("num_attention_heads", c.num_attention_heads, "o_groups", c.o_groups);
+  const Width widths[] = {
+      {"vocab_size", {c.vocab_size}},
+      {"hidden_size", {c.hidden_size}, true},
+      {"hc_mult x hidden_size", {c.hc_mult, c.hidden_size}, true},
+      {"q_lora_rank", {c.q_lora_rank}, true},
+      {"num_attention_heads x head_dim", {c.num_attention_heads, c.head_dim}},
+      {"num_attention_heads / o_groups x head_dim", {c.num_attention_heads / c.o_groups, c.head_dim}, true},
+      {"o_groups x o_lora_rank", {c.o_groups, c.o_lora_rank}, true},
+      {"head_dim", {2, c.head_dim}},  // of two halves in compressors
+      {"index_n_heads x index_head_dim", {c.index_n_heads, c.index_head_dim}},
+      {"index_topk", {c.index_topk}},
+      {"sliding_window", {c.sliding_window}},
+      {"moe_intermediate_size", {c.moe_intermediate_size}, true},
+      {"dspark_markov_rank", {c.dspark ? c.dspark->markov_rank : 0}},
+      {"draft layers x hidden_size", {c.num_mtp_layers(), c.hidden_size}},
+  };
+  check_widths(f, widths);
   divides("qk_rope_head_dim", c.qk_rope_head_dim, "the pair size", 2);
   if (c.qk_rope_head_dim > c.head_dim) {
     f.fail("qk_rope_head_dim", fmt::format(" {} is above head_dim {}", c.qk_rope_head_dim, c.head_dim));

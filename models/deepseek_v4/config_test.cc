@@ -179,6 +179,14 @@ TEST(Config, Errors) {
       {R"({"layer_types": ["sliding_attention"]})", "layer_types: 1 entries for num_hidden_layers 43"},
       {R"({"mlp_layer_types": ["moe", "hash_moe"]})", "mlp_layer_types: hash_moe layers must come first"},
       {R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor: 0.5 of head_dim 512 is not qk_rope_head_dim 64"},
+      {R"({"n_routed_experts": 65536})", "n_routed_experts: 65536 is outside 1 .. 2048"},
+      {R"({"hidden_size": 4099})", "hidden_size 4099 is not divisible by 4, the unit of the sums of linear layers"},
+      {R"({"q_lora_rank": 1})", "q_lora_rank 1 is not divisible by 4"},
+      {R"({"o_lora_rank": 3, "o_groups": 2})", "o_groups x o_lora_rank 6 is not divisible by 4"},
+      {R"({"moe_intermediate_size": 2147483644})", "moe_intermediate_size is 2147483644; weft takes sizes up to 4194304"},
+      {R"({"num_attention_heads": 2147483640})", "num_attention_heads x head_dim is 1099511623680; weft takes sizes up to 4194304"},
+      {R"({"rope_scaling": {"type": "yarn", "factor": 16, "original_max_position_embeddings": 1, "partial_rotary_factor": 0.5}})",
+       "rope_scaling.partial_rotary_factor: 0.5 of head_dim 512 is not qk_rope_head_dim 64"},
       {R"({"engram_layer_ids": [1]})", "unknown key 'engram_layer_ids'; --allow-unknown-config"},
   };
   for (const Case& c : cases) {

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "models/deepseek_v4/inspect.h"
+#include "models/size_limits.h"
 
 namespace weft::deepseek_v4 {
 namespace {
@@ -14,6 +15,8 @@ class DeepseekV4 final : public Model {
 
   Status bind_weights() {
     WEFT_RETURN_IF_ERROR(read_table());
+    WEFT_RETURN_IF_ERROR(check_totals(checkpoint_->config_name(), total_elements(table()),
+                                      cache_bytes(cache_specs(config_, {}, {}), config_.max_position_embeddings)));
     for (const Weight& weight : table()) by_name_.emplace(weight.name, &weight);
     return {};
   }
@@ -44,6 +47,7 @@ class DeepseekV4 final : public Model {
   int64_t max_position_embeddings() const override { return config_.max_position_embeddings; }
   std::vector<int32_t> eos_token_ids() const override { return {config_.eos_token_ids.begin(), config_.eos_token_ids.end()}; }
   int64_t bos_token_id() const override { return config_.bos_token_id; }
+  ChatFormat chat_format() const override { return ChatFormat::kDeepseekV4; }
 
   // bf16: the official profile R for the quantised releases; a plain BF16 export has no activation quantisation.
   NumericMode mode(DType dtype, std::optional<bool> act_quant) const override {

@@ -1,5 +1,6 @@
 // The graph of the DSA-MLA family, glm_moe_dsa.md sections 2 and 4.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <tuple>
 #include <unordered_map>
@@ -276,23 +277,46 @@ class Builder {
     const auto routed = g_.add_all(route, {logits, weight(weights + ".gate.e_score_correction_bias")}, "route");
     if (!g_.ok()) return -1;
 
+    const Weight* parts[3];
+    for (size_t i = 0; i < 3; ++i) {
+      parts[i] = spec(fmt::format("{}.experts.{}", weights, std::array{"gate_proj", "up_proj", "down_proj"}[i]));
+      if (parts[i] == nullptr) return -1;
+    }
+    const ValueId sum = experts(h, routed, parts);
+    const ValueId shared = mlp(h, weights + ".shared_experts", "shared", c_.moe_intermediate_size * c_.n_shared_experts);
+    return g_.add(Add{}, {sum, shared}, "moe_out");
+  }
+
+  // As one op, unless an exception of the checkpoint stores what the two halves of it need in two formats.
+  ValueId experts(ValueId h, const std::vector<ValueId>& routed, std::span<const Weight* const, 3> parts) {
+    const std::span<const Weight* const> all = parts, up = all.first(2), down = all.last(1);
+    const Weight &gate = *parts[0], &last = *parts[2];
+    if (gate.type.dtype == last.type.dtype && format_of(gate) == format_of(last)) {
+      return g_.add(expert_options(all), expert_inputs(h, routed, all), "experts");
+    }
+    const ValueId a = g_.add(ExpertsUp{expert_options(up)}, expert_inputs(h, routed, up), "experts.up");
+    return g_.add(ExpertsDown{expert_options(down)}, expert_inputs(a, routed, down), "experts");
+  }
+
+  Experts expert_options(std::span<const Weight* const> parts) const {
     Experts experts;
     experts.weight_before_w2 = false;
-    std::vector<ValueId> in = {h, routed[0], routed[1]}, scales;
-    for (const char* part : {"gate_proj", "up_proj", "down_proj"}) {
-      const Weight* w = spec(fmt::format("{}.experts.{}", weights, part));
-      if (w == nullptr) return -1;
-      in.push_back(g_.weight(w->name, w->type));
-      if (format_of(*w) != WeightFormat::kPlain) scales.push_back(scale(*w));
-      experts.act_quant = act_quant(*w);
+    for (const Weight* w : parts) {
       const auto [scale_rows, scale_cols] = scale_block(*w);
+      experts.act_quant = act_quant(*w);
       experts.scale_rows = scale_rows;
       experts.scale_cols = std::max(experts.scale_cols, scale_cols);  // of int8, a whole row of either width
     }
-    in.insert(in.end(), scales.begin(), scales.end());
-    const ValueId sum = g_.add(experts, in, "experts");
-    const ValueId shared = mlp(h, weights + ".shared_experts", "shared", c_.moe_intermediate_size * c_.n_shared_experts);
-    return g_.add(Add{}, {sum, shared}, "moe_out");
+    return experts;
+  }
+
+  std::vector<ValueId> expert_inputs(ValueId x, const std::vector<ValueId>& routed, std::span<const Weight* const> parts) {
+    std::vector<ValueId> in = {x, routed[0], routed[1]};
+    for (const Weight* w : parts) in.push_back(g_.weight(w->name, w->type));
+    for (const Weight* w : parts) {
+      if (format_of(*w) != WeightFormat::kPlain) in.push_back(scale(*w));
+    }
+    return in;
   }
 
   void head(ValueId x, const std::string& weight_name) { g_.result(linear(x, weight_name, std::string(kLogitsResult), {.dtype = DType::kF32})); }

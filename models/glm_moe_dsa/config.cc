@@ -6,7 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "kernels/moe_route/moe_route.h"
 #include "models/config_fields.h"
+#include "models/size_limits.h"
 
 namespace weft::glm_moe_dsa {
 namespace {
@@ -39,7 +41,7 @@ void read_dims(JsonFields& f, Config& c) {
   c.index_topk = f.integer("index_topk", 1);
 
   c.intermediate_size = f.integer("intermediate_size", 1);
-  c.n_routed_experts = f.integer("n_routed_experts", 1, 65536);
+  c.n_routed_experts = f.integer("n_routed_experts", 1, kMaxExperts);
   c.n_shared_experts = f.integer("n_shared_experts", 1, 64);
   c.num_experts_per_tok = f.integer("num_experts_per_tok", 1, 1024);
   c.n_group = f.integer_or("n_group", 1, 1);
@@ -105,14 +107,22 @@ void read_rope_object(JsonFields& outer, const Json& json, const std::string& pr
   const double theta = f.number_or("rope_theta", c.rope_theta, 1, kInfinity);
   if (c.rope_theta > 0 && theta != c.rope_theta) f.fail("rope_theta", fmt::format(" differs from {}", c.rope_theta));
   c.rope_theta = theta;
-  f.number_or("partial_rotary_factor", 1, 0, 1);
-  // cos and sin are not scaled in this architecture: mscale / mscale_all_dim is 1.
+  // All of qk_rope_head_dim is rotated.
+  const double rotated = f.number_or("partial_rotary_factor", 1, 0, 1);
+  if (rotated != 1) f.fail("partial_rotary_factor", fmt::format(": {} is not supported; supported: 1", rotated));
+  // cos and sin are not scaled in this architecture: mscale / mscale_all_dim is 1. Where the two are not given, Transformers scales
+  // them by 0.1 ln(factor) + 1, unless attention_factor says otherwise, and the release by nothing: such a config is not decided.
   f.number_or("attention_factor", 1, 1, 1);
   if (type == "yarn") {
     RopeScaling s{f.number("factor", 1, kInfinity), f.number_or("beta_fast", 32, 0, kInfinity),
                   f.number_or("beta_slow", 1, 0, kInfinity), f.integer("original_max_position_embeddings", 1),
                   f.number_or("mscale_all_dim", 0, 0, kInfinity)};
-    if (f.number_or("mscale", s.mscale_all_dim, 0, kInfinity) != s.mscale_all_dim) f.fail("mscale", " differs from mscale_all_dim");
+    const double mscale = f.number_or("mscale", 0, 0, kInfinity);
+    if (!f.has("attention_factor") && s.factor > 1) {
+      if (!(mscale > 0)) f.fail("mscale", " is missing or 0 (attention_factor 1 says that cos and sin are not scaled)");
+      if (!(s.mscale_all_dim > 0)) f.fail("mscale_all_dim", " is missing or 0 (attention_factor 1 says that cos and sin are not scaled)");
+    }
+    if (f.has("mscale") && mscale != s.mscale_all_dim) f.fail("mscale", " differs from mscale_all_dim");
     if (f.status().ok() && s.beta_fast <= s.beta_slow) f.fail("beta_fast", " must be above beta_slow");
     c.rope_scaling = s;
   }
@@ -231,12 +241,34 @@ void check_relations(JsonFields& f, const Config& c) {
   at_most("topk_group", c.topk_group, "n_group", c.n_group);
   at_most("num_experts_per_tok", c.num_experts_per_tok, "n_routed_experts in topk_group groups",
           c.n_routed_experts / c.n_group * c.topk_group);
+  const Width widths[] = {
+      {"vocab_size", {c.vocab_size}},
+      {"hidden_size", {c.hidden_size}, true},
+      {"q_lora_rank", {c.q_lora_rank}, true},
+      {"kv_lora_rank", {c.kv_lora_rank}, true},
+      {"qk_nope_head_dim", {c.qk_nope_head_dim}, true},
+      {"qk_rope_head_dim", {c.qk_rope_head_dim}},
+      {"num_attention_heads x v_head_dim", {c.num_attention_heads, c.v_head_dim}, true},
+      {"num_attention_heads x (qk_nope_head_dim + qk_rope_head_dim)", {c.num_attention_heads, c.qk_nope_head_dim + c.qk_rope_head_dim}},
+      {"num_attention_heads x (qk_nope_head_dim + v_head_dim)", {c.num_attention_heads, c.qk_nope_head_dim + c.v_head_dim}},
+      {"num_attention_heads x (kv_lora_rank + qk_rope_head_dim)", {c.num_attention_heads, c.key_width()}},
+      {"index_n_heads x index_head_dim", {c.index_n_heads, c.index_head_dim}},
+      {"index_topk", {c.index_topk}},
+      {"intermediate_size", {c.intermediate_size}, c.first_k_dense_replace > 0},
+      {"moe_intermediate_size", {c.moe_intermediate_size}, true},
+      {"moe_intermediate_size x n_shared_experts", {c.moe_intermediate_size, c.n_shared_experts}, true},
+  };
+  check_widths(f, widths);
   if (c.n_group > 1 && c.n_routed_experts / c.n_group < 2) {
     f.fail("n_group", fmt::format(" {} leaves groups of one expert; a group is ranked by its best two", c.n_group));
   }
 }
 
 }  // namespace
+
+bool Config::shares_selections() const {
+  return index_share_for_mtp_iteration || std::find(full_indexer.begin(), full_indexer.end(), false) != full_indexer.end();
+}
 
 double Config::softmax_scale() const {
   double scale = 1 / std::sqrt(static_cast<double>(qk_nope_head_dim + qk_rope_head_dim));

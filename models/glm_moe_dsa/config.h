@@ -75,6 +75,7 @@ struct Config {
   // Layers 0 .. num_hidden_layers - 1, then the MTP layers, which are MoE layers with an indexer.
   bool is_dense(int64_t layer) const { return layer < first_k_dense_replace; }
   bool has_indexer(int64_t layer) const { return layer >= num_hidden_layers || full_indexer[static_cast<size_t>(layer)]; }
+  bool shares_selections() const;  // between layers or drafts: GLM-5.2
   int64_t key_width() const { return kv_lora_rank + qk_rope_head_dim; }  // latent, then rotated key: what is cached
   double softmax_scale() const;
 

@@ -149,6 +149,16 @@ TEST(GlmConfig, WhatIsRefused) {
       {"index_top_k", 1, "config.json: unknown key 'index_top_k'; --allow-unknown-config accepts it"},
       {"architectures", {"DeepseekV32ForCausalLM"},
        "config.json: architectures: 'DeepseekV32ForCausalLM' is not supported; supported: GlmMoeDsaForCausalLM"},
+      {"n_routed_experts", 65536, "config.json: n_routed_experts: 65536 is outside 1 .. 2048"},
+      {"rope_parameters", {{"rope_theta", 1e6}, {"rope_type", "default"}, {"partial_rotary_factor", 0.5}},
+       "config.json: rope_parameters.partial_rotary_factor: 0.5 is not supported; supported: 1"},
+      {"rope_parameters", {{"rope_theta", 1e6}, {"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 4096}},
+       "config.json: rope_parameters.mscale is missing or 0 (attention_factor 1 says that cos and sin are not scaled)"},
+      {"rope_parameters", {{"rope_theta", 1e6}, {"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 4096}, {"mscale", 1}},
+       "config.json: rope_parameters.mscale_all_dim is missing or 0 (attention_factor 1 says that cos and sin are not scaled)"},
+      {"rope_parameters",
+       {{"rope_theta", 1e6}, {"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 4096}, {"mscale", 1}, {"mscale_all_dim", 2}},
+       "config.json: rope_parameters.mscale differs from mscale_all_dim"},
       {"rope_parameters", {{"rope_type", "linear"}}, "config.json: rope_parameters.rope_type: 'linear' is not supported; supported: default, yarn"},
   };
   for (const Case& c : cases) {
@@ -166,6 +176,42 @@ TEST(GlmConfig, WhatIsRefused) {
   const auto warned = parse_config(unknown, "config.json", {UnknownKeys::kWarn});
   ASSERT_TRUE(warned.ok());
   EXPECT_EQ(warned->warnings, std::vector<std::string>{"config.json: unknown key 'something'"});
+}
+
+TEST(GlmConfig, YarnThatSaysThatNothingIsScaled) {
+  Json j = published("glm-5");
+  j["rope_parameters"] = {{"rope_theta", 1e6}, {"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 4096}, {"attention_factor", 1}};
+  EXPECT_EQ(parse(j).softmax_scale(), 0.0625);
+}
+
+// Sizes that kernels do not take, and products that cannot be counted with.
+TEST(GlmConfig, SizesThatAreRefused) {
+  struct Case {
+    const char *change, *message;
+  };
+  const Case cases[] = {
+      {R"({"hidden_size": 63})", "hidden_size 63 is not divisible by 4, the unit of the sums of linear layers"},
+      {R"({"q_lora_rank": 17})", "q_lora_rank 17 is not divisible by 4"},
+      {R"({"kv_lora_rank": 33})", "kv_lora_rank 33 is not divisible by 4"},
+      {R"({"qk_nope_head_dim": 1})", "qk_nope_head_dim 1 is not divisible by 4"},
+      {R"({"num_attention_heads": 3, "v_head_dim": 5})", "num_attention_heads x v_head_dim 15 is not divisible by 4"},
+      {R"({"intermediate_size": 1})", "intermediate_size 1 is not divisible by 4"},
+      {R"({"moe_intermediate_size": 17})", "moe_intermediate_size 17 is not divisible by 4"},
+      {R"({"vocab_size": 2147483647})", "vocab_size is 2147483647; weft takes sizes up to 4194304"},
+      {R"({"num_attention_heads": 2147483647, "qk_nope_head_dim": 2147483644, "v_head_dim": 2147483644})", "qk_nope_head_dim is 2147483644"},
+      {R"({"num_attention_heads": 2147483644})", "num_attention_heads x v_head_dim is 549755812864; weft takes sizes up to 4194304"},
+      {R"({"q_lora_rank": 2147483644})", "q_lora_rank is 2147483644; weft takes sizes up to 4194304"},
+      {R"({"index_n_heads": 65536})", "index_n_heads x index_head_dim is 8388608; weft takes sizes up to 4194304"},
+      {R"({"index_topk": 2147483647})", "index_topk is 2147483647; weft takes sizes up to 4194304"},
+      {R"({"moe_intermediate_size": 4194304, "n_shared_experts": 2})", "moe_intermediate_size x n_shared_experts is 8388608; weft takes sizes"},
+  };
+  for (const Case& c : cases) {
+    Json j = published("glm-5");
+    const Json change = Json::parse(c.change);
+    for (const auto& [key, value] : change.items()) j[key] = value;
+    const std::string message = error_of(j);
+    EXPECT_TRUE(message.starts_with("config.json: ") && message.find(c.message) != message.npos) << c.change << ": " << message;
+  }
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "models/glm_moe_dsa/check_storage.h"
 #include "models/glm_moe_dsa/inspect.h"
+#include "models/size_limits.h"
 
 namespace weft::glm_moe_dsa {
 namespace {
@@ -16,13 +18,15 @@ class GlmMoeDsa final : public Model {
   Status bind() {
     std::string problems;
     table_ = weights_of(config_, *checkpoint_, &problems);
+    WEFT_RETURN_IF_ERROR(check_totals(checkpoint_->config_name(), total_elements(table_),
+                                      cache_bytes(cache_specs(config_, {}), config_.max_position_embeddings)));
     switch (checkpoint_->contents()) {
       case Checkpoint::Contents::kConfigOnly: return {};
       case Checkpoint::Contents::kNames: return match_names(table_, *checkpoint_);
       case Checkpoint::Contents::kTensors: break;
     }
     WEFT_ASSIGN_OR_RETURN(data_, bind_weights(table_, *checkpoint_, problems));
-    return check_offsets();
+    return check_side_values(*data_, *checkpoint_);
   }
 
   std::string_view family() const override { return "glm_moe_dsa"; }
@@ -31,6 +35,10 @@ class GlmMoeDsa final : public Model {
   int64_t max_position_embeddings() const override { return config_.max_position_embeddings; }
   std::vector<int32_t> eos_token_ids() const override { return {config_.eos_token_ids.begin(), config_.eos_token_ids.end()}; }
   int64_t bos_token_id() const override { return config_.bos_token_id; }
+  ChatFormat chat_format() const override {
+    if (config_.release == Release::kDeepseekV32) return ChatFormat::kDeepseekV32;
+    return config_.shares_selections() ? ChatFormat::kGlm52 : ChatFormat::kGlm5;
+  }
 
   // bf16: the vendor's profile for quantised storage, P1 for FP8 and P4 for int8; plain files have no activation quantisation.
   NumericMode mode(DType dtype, std::optional<bool> act_quant) const override {
@@ -81,7 +89,19 @@ class GlmMoeDsa final : public Model {
     const std::string_view component = value->weight->mtp ? kDraftComponent : std::string_view(value->weight->component);
     return {component, value->side == nullptr ? WeightInfo::Part::kPayload : WeightInfo::Part::kScale};
   }
-  Status check_layout(const Layout& layout) const override { return glm_moe_dsa::check_layout(config_, layout); }
+  Status check_layout(const Layout& layout) const override {
+    WEFT_RETURN_IF_ERROR(glm_moe_dsa::check_layout(config_, layout));
+    if (layout.mesh.ep == 1 && layout.moe != MoeChoice::kTp) return {};
+    for (const Weight& gate : table_) {
+      if (gate.num_experts == 0 || !gate.name.ends_with(".gate_proj")) continue;
+      const std::string layer = gate.name.substr(0, gate.name.rfind('.') + 1);
+      const Weight& down = *find_weight(table_, layer + "down_proj");
+      if (gate.type.dtype == down.type.dtype && format_of(gate) == format_of(down)) continue;
+      return invalid_argument(fmt::format("layout {}: '{}gate_proj' and '{}down_proj' are stored in two formats; experts that ranks share "
+                                          "(ep, moe=tp) must have one", to_string(layout), layer, layer));
+    }
+    return {};
+  }
 
   ModelSummary summary() const override { return summarise(config_, *checkpoint_, table_); }
 
@@ -96,25 +116,6 @@ class GlmMoeDsa final : public Model {
   }
 
  private:
-  // Dynamic int8 weights are symmetric: an offset would be left out of the sums.
-  Status check_offsets() const {
-    for (const Weight& w : table_) {
-      if (format_of(w) != WeightFormat::kInt8Dynamic) continue;
-      WEFT_ASSIGN_OR_RETURN(const TensorView offset, data_->view(w.name + ".offset"));
-      const int64_t count = offset.shape().num_elements() / std::max<int64_t>(w.num_experts, 1);
-      const auto all_zero = [&](const void* part) {
-        const auto* values = static_cast<const float*>(part);
-        return std::all_of(values, values + count, [](float v) { return v == 0; });
-      };
-      const bool zero = w.num_experts == 0 ? all_zero(offset.data) : std::all_of(offset.parts.begin(), offset.parts.end(), all_zero);
-      if (!zero) {
-        return invalid_argument(fmt::format("{}: '{}' has a weight_offset that is not zero; only symmetric int8 weights are supported",
-                                            checkpoint_->dir().string(), w.tensor_name));
-      }
-    }
-    return {};
-  }
-
   Config config_;
   std::shared_ptr<const Checkpoint> checkpoint_;
   std::vector<Weight> table_;

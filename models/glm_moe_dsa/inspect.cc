@@ -20,7 +20,13 @@ std::vector<std::string> notes_of(const Config& config, const Checkpoint& checkp
       break;
   }
   if (description && description->schemes.empty()) {
-    notes.push_back(fmt::format("{} names no tensors: the placement of the published W8A8 release is assumed", QuantDescription::kFileName));
+    const bool stored = checkpoint.contents() == Checkpoint::Contents::kTensors;
+    notes.push_back(fmt::format("{} names no tensors: {}", QuantDescription::kFileName,
+                                stored ? "the schemes are those that the tensors show" : "the placement of the published W8A8 release is assumed"));
+  }
+  const bool int8 = std::any_of(table.begin(), table.end(), [](const Weight& w) { return w.type.dtype == DType::kI8; });
+  if (int8 && !description) {
+    notes.push_back(fmt::format("there is no {}: the schemes of the int8 weights are those that the tensors show", QuantDescription::kFileName));
   }
   const std::optional<int64_t> total = checkpoint.index_total_size();
   if (total && *total != bytes) {
@@ -44,8 +50,7 @@ std::vector<std::string> notes_of(const Config& config, const Checkpoint& checkp
 
 std::string_view model_title(const Config& config) {
   if (config.release == Release::kDeepseekV32) return "DeepSeek-V3.2";
-  const bool shares = std::find(config.full_indexer.begin(), config.full_indexer.end(), false) != config.full_indexer.end();
-  return shares ? "GLM-5.2" : "GLM-5";
+  return config.shares_selections() ? "GLM-5.2" : "GLM-5";
 }
 
 ModelSummary summarise(const Config& config, const Checkpoint& checkpoint, std::span<const Weight> table) {

@@ -167,7 +167,7 @@ TEST(GlmInspect, DescriptionAgainstTensors) {
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   std::string problems;
   weights_of(config_of(*checkpoint), *checkpoint, &problems);
-  EXPECT_EQ(problems, "; quant_model_description.json says otherwise: 'model.layers.0.self_attn.q_a_proj.weight' is FLOAT, the tensors say W8A8");
+  EXPECT_EQ(problems, "; quant_model_description.json says otherwise (1): 'model.layers.0.self_attn.q_a_proj.weight' is FLOAT, the tensors say W8A8");
 
   description["model.layers.0.self_attn.q_a_proj.weight"] = "W4A8";
   dir.put(QuantDescription::kFileName, description.dump());

@@ -4,14 +4,16 @@
 #include <array>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "base/int_math.h"
+#include "models/glm_moe_dsa/check_storage.h"
 
 namespace weft::glm_moe_dsa {
 namespace {
 
 using Dim = int64_t (*)(const Config&);
+
+constexpr std::string_view kWeightSuffix = ".weight";
 
 // What a weight is decides how a release stores it.
 enum class Kind {
@@ -208,12 +210,6 @@ void add_rows(std::vector<Weight>& out, std::span<const Row> rows, const Config&
   }
 }
 
-// A tensor of the weight that says how all of it is stored.
-std::string first_tensor(const Weight& w, const Checkpoint& checkpoint) {
-  if (w.num_experts == 0) return w.tensor_name;
-  return checkpoint.has_name(w.stacked_name) ? w.stacked_name : expert_name(w.tensor_name, 0);
-}
-
 bool may_be_quantised(const Weight& w) { return w.type.shape.rank() >= 2 && w.read != WeightRead::kOneRow; }
 
 }  // namespace
@@ -222,6 +218,19 @@ WeightFormat format_of(const Weight& weight) {
   if (weight.sides.empty()) return WeightFormat::kPlain;
   if (weight.type.dtype == DType::kF8E4M3) return WeightFormat::kFp8;
   return weight.sides[0].name == "scale" ? WeightFormat::kInt8Dynamic : WeightFormat::kInt8Static;
+}
+
+QuantScheme scheme_of(const Weight& weight) {
+  switch (format_of(weight)) {
+    case WeightFormat::kInt8Static: return QuantScheme::kW8A8;
+    case WeightFormat::kInt8Dynamic: return QuantScheme::kW8A8Dynamic;
+    default: return QuantScheme::kFloat;
+  }
+}
+
+std::string first_tensor(const Weight& w, const Checkpoint& checkpoint) {
+  if (w.num_experts == 0) return w.tensor_name;
+  return is_stacked(w, checkpoint) ? w.stacked_name : expert_name(w.tensor_name, 0);
 }
 
 Storage storage_of(const Config& config) {
@@ -263,31 +272,26 @@ std::vector<Weight> weights(const Config& config, const Storage& storage) {
 std::vector<Weight> weights_of(const Config& config, const Checkpoint& checkpoint, std::string* problems) {
   std::vector<Weight> table = weights(config, storage_of(config, checkpoint));
   if (checkpoint.contents() != Checkpoint::Contents::kTensors) return table;
-  std::vector<std::string> others;
   for (Weight& w : table) {
     const std::string name = first_tensor(w, checkpoint);
     const Checkpoint::Entry* entry = checkpoint.find(name);
     if (entry == nullptr) continue;  // reported by bind_weights
     const DType dtype = entry->type.dtype;
+    if (!w.tensor_name.ends_with(kWeightSuffix)) {  // a bias: of the router F32, of a norm as its weight
+      if (w.name.ends_with(".bias")) w.type.dtype = std::prev(&w)->type.dtype;
+      continue;
+    }
     WeightFormat format = WeightFormat::kPlain;
     if (may_be_quantised(w)) {
       if (dtype == DType::kF8E4M3) format = WeightFormat::kFp8;
       if (dtype == DType::kI8) {
-        format = checkpoint.has_name(side_name(name, ".deq_scale")) ? WeightFormat::kInt8Static : WeightFormat::kInt8Dynamic;
+        const bool is_static = !is_stacked(w, checkpoint) && checkpoint.has_name(side_name(name, ".deq_scale"));
+        format = is_static ? WeightFormat::kInt8Static : WeightFormat::kInt8Dynamic;
       }
     }
     if (format != WeightFormat::kPlain || dtype == DType::kBF16 || dtype == DType::kF32) store(w, format, dtype);
-    if (!checkpoint.quant_description()) continue;
-    const auto& schemes = checkpoint.quant_description()->schemes;
-    const auto said = schemes.find(name);
-    const QuantScheme scheme = format == WeightFormat::kInt8Static    ? QuantScheme::kW8A8
-                               : format == WeightFormat::kInt8Dynamic ? QuantScheme::kW8A8Dynamic
-                                                                      : QuantScheme::kFloat;
-    if (said != schemes.end() && said->second != scheme) {
-      others.push_back(fmt::format("'{}' is {}, the tensors say {}", name, quant_scheme_name(said->second), quant_scheme_name(scheme)));
-    }
   }
-  if (!others.empty()) *problems = fmt::format("; {} says otherwise: {}", QuantDescription::kFileName, fmt::join(others, ", "));
+  *problems = storage_problems(config, table, checkpoint);
   return table;
 }
 

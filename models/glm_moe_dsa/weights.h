@@ -40,12 +40,16 @@ Storage storage_of(const Config& config);
 // Every weight, in the order embedding, layers, final norm and head, MTP.
 std::vector<Weight> weights(const Config& config, const Storage& storage);
 
-// The table of a checkpoint: where there are tensors, each weight as it is stored there. `problems` (for bind_weights): what
-// quant_model_description.json says otherwise than the tensors are.
+// The table of a checkpoint: where there are tensors, each weight as it is stored there. `problems` (for bind_weights): those of
+// its storage (check_storage.h).
 std::vector<Weight> weights_of(const Config& config, const Checkpoint& checkpoint, std::string* problems);
 
 // The format of one weight.
 enum class WeightFormat { kPlain, kFp8, kInt8Static, kInt8Dynamic };
 WeightFormat format_of(const Weight& weight);
+QuantScheme scheme_of(const Weight& weight);  // as quant_model_description.json calls it
+
+// A tensor of the weight, by which the format of all of it is told.
+std::string first_tensor(const Weight& weight, const Checkpoint& checkpoint);
 
 }  // namespace weft::glm_moe_dsa
