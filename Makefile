@@ -2,7 +2,8 @@
 #
 #   make demo      install missing packages, build, generate text with the sample model
 #   make test      the same, with warnings as errors; all tests but the long ones; unit tests under ASan and UBSan
-#   make verify    the long bitwise comparisons; tests of the whole program under ASan and UBSan
+#   make verify    the long bitwise comparisons, all layouts of 1 to 8 ranks among them (hours); tests of the whole program under ASan
+#                  and UBSan
 #   make bench     what this machine can do, the kernels, and the sample model, in speed
 #   make fuzz      every fuzzer for FUZZ_SECONDS
 #   make install PREFIX=/usr/local
@@ -20,6 +21,9 @@ PROMPT = It is a truth universally acknowledged, that
 werror = $(if $(filter 12,$(shell c++ -dumpversion)),ON,OFF)
 ccache = $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 configure = cmake --preset $(1) -DWEFT_WERROR=$(werror) $(ccache)
+
+# OpenMPI must be told that more processes than cores, and root (containers), are meant; other implementations need no telling.
+mpi_env = OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 .PHONY: all demo test verify bench fuzz install format clean packages release
 all: release
@@ -49,7 +53,16 @@ verify: packages
 	@cmake --build --preset release -j $(JOBS)
 	ctest --preset release -j $(JOBS) -L 'slow|full'
 	$(WEFT) verify $(SAMPLE)
-	$(WEFT) verify $(SAMPLE) --layouts all --ranks 2,4
+	$(WEFT) verify $(SAMPLE) --layouts all --ranks 1,2,4,8
+	@for model in testdata/golden/*/*/; do \
+	  echo "$$model"; $(WEFT) verify "$$model" --layouts all --ranks 1,2,4,8 --tokens 40 || exit 1; \
+	done
+	rm -rf build/release/eight_groups
+	$(WEFT) synth testdata/synth/eight_groups/config.json build/release/eight_groups --mtp
+	$(WEFT) verify build/release/eight_groups --layouts all --ranks 1,2,4,8 --tokens 64
+	@mpiexec=$$(sed -n 's/^MPIEXEC_EXECUTABLE:.*=\(\/.*\)/\1/p' build/release/CMakeCache.txt); for ranks in 2 4; do \
+	  if [ -n "$$mpiexec" ]; then $(mpi_env) "$$mpiexec" -n $$ranks $(WEFT) verify $(SAMPLE) --layouts all || exit 1; fi; \
+	done
 	@$(call configure,dev)
 	@cmake --build --preset dev -j $(JOBS)
 	ctest --preset dev -j $(JOBS) -L 'unit|program'
