@@ -36,8 +36,9 @@ Status ChatSession::set_system(std::string text) {
   return reset();
 }
 
-// The tokens of an answer need not be those that encoding its text would give. So the tokens of what was said are kept, and only
-// the text that comes after it is encoded; the format begins it with an added token, which is a boundary for the encoder.
+// The tokens of an answer need not be those that encoding its text would give. So the tokens of what was said are kept,
+// and only the text that comes after it is encoded; the format begins it with an added token, which is a boundary for
+// the encoder.
 Result<std::vector<int32_t>> ChatSession::prompt_tokens() {
   WEFT_ASSIGN_OR_RETURN(const std::string text, render_chat(messages_, settings_.format));
   const bool goes_on = !said_text_.empty() && text.starts_with(said_text_);

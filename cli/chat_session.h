@@ -29,8 +29,8 @@ class ChatSession {
   Status set_system(std::string text);  // and reset
   const std::vector<ChatMessage>& messages() const { return messages_; }
 
-  // One turn: the answer goes to `show` as it comes. `interrupted` is asked between steps; what was said until then stays.
-  // After an error the conversation is as before the turn, but its caches are lost.
+  // One turn: the answer goes to `show` as it comes. `interrupted` is asked between steps; what was said until then
+  // stays. After an error the conversation is as before the turn, but its caches are lost.
   Result<GenerateResult> say(std::string text, const std::function<void(std::string_view)>& show,
                              const std::function<bool()>& interrupted);
 

@@ -24,8 +24,8 @@ Output weft(std::string args, bool both) {
     for (size_t at; (at = args.find(name)) != std::string::npos;) args.replace(at, name.size(), "'" + value + "'");
   }
   // Not part of a job, even if the tests are.
-  const std::string command = fmt::format("env -u OMPI_COMM_WORLD_SIZE -u PMI_SIZE -u PMIX_RANK '{}' {} </dev/null {}", WEFT_PROGRAM,
-                                          args, both ? "2>&1" : "2>/dev/null");
+  const std::string command = fmt::format("env -u OMPI_COMM_WORLD_SIZE -u PMI_SIZE -u PMIX_RANK '{}' {} </dev/null {}",
+                                          WEFT_PROGRAM, args, both ? "2>&1" : "2>/dev/null");
   FILE* pipe = popen(command.c_str(), "r");
   Output output;
   std::array<char, 4096> buffer;
@@ -60,7 +60,8 @@ TEST(CliLayout, RunGivesTheTextOfOneRankAndSaysWhatEachRankNeeds) {
       for (const auto& [kind, bytes] : rank["sent"].items()) sum += bytes.get<int64_t>();
       EXPECT_EQ(rank["sent_bytes"], sum);
       // Offsets are rounded up.
-      EXPECT_LE(rank["activation_bytes"].get<int64_t>() + rank["communication_bytes"].get<int64_t>() + rank["scratch_bytes"].get<int64_t>(),
+      EXPECT_LE(rank["activation_bytes"].get<int64_t>() + rank["communication_bytes"].get<int64_t>() +
+                    rank["scratch_bytes"].get<int64_t>(),
                 rank["step_bytes"].get<int64_t>());
     }
   }
@@ -121,7 +122,27 @@ TEST(CliLayout, BadUseIsOneMessageAndExitCodeTwo) {
       {"verify @S --layouts tp2 --layout tp2", "excludes"},
       {"verify @S --layouts ''", "--layouts: expected all, or a list of layouts"},
       {"verify @S --layouts nope", "--layouts: layout 'nope': "},
-      {"verify @S --layouts tp2 --ranks 3", "--layouts: 'tp2' has 2 ranks and cannot be spread over any of --ranks"},
+      {"run @S -p x --layout tp1+moe=tp",
+       "--layout: layout tp1+moe=tp: moe=tp splits every expert over tp: it needs tp > 1; else leave it out"},
+      {"run @S -p x --layout pcp2+sp",
+       "sp splits the rows between the sublayers over tp: it needs tp > 1; else leave it out"},
+      {"run @S -p x --layout \"$(printf 'tp2\\nWEFT: fine\\033[2J')\"", "found '\\nWEFT: fine\\x1b[2J'; allowed: "},
+      {"run @S -p x --layout tp2+$(head -c 100000 /dev/zero | tr '\\0' a)", "[...]"},
+      {"dump @S --ids 1,2 --layout pp2 --tensor logits --out never.safetensors",
+       "rank 0 is in the first of 2 pipeline stages and has no values of the later ones: use a --layout without pp"},
+      {"bench kernels --layout tp2",
+       "--layout has no effect: weft bench kernels takes MODEL_DIR, --filter, --seconds, --threads, --isa, --json, "
+       "--quiet"},
+      {"bench kernels --dtype f32 --filter x", "--dtype has no effect: weft bench kernels takes"},
+      {"bench kernels -r 3", "--repetitions has no effect: weft bench kernels takes"},
+      {"bench @S --filter linear", "--filter has no effect: it is of `weft bench kernels`"},
+      {"bench @S --depth-computed 10", "--depth-computed has no effect: it needs a --depth above 0"},
+      {"bench @S --gen 0 --mtp 1", "--mtp has no effect: drafts are of generated tokens; it needs a --gen above 0"},
+      {"bench @S --prompt 0 --step-tokens 8", "--step-tokens has no effect: it needs a --prompt or a --depth above 0"},
+      {"run @S -p x --system y", "--system has no effect: it needs --chat"},
+      {"run @S -p x --thinking high", "--thinking has no effect: it needs --chat"},
+      {"run @S --chat --no-bos", "--bos has no effect: a chat's format says which special tokens there are"},
+      {"inspect @S --output-quant int8", "--output-quant"},
       {"verify @S --layouts all --ranks 2 --transport mpi", "mpi"},
       {"verify @S --ranks 2,4", "several --ranks or --transport need --layouts"},
       {"verify @S --layouts tp2 --tokens 99999999", "--tokens 99999999: with --layouts this model takes 2 to "},
@@ -135,8 +156,42 @@ TEST(CliLayout, BadUseIsOneMessageAndExitCodeTwo) {
   }
 }
 
+// What was asked for and cannot be compared is a line with the reason.
+TEST(CliLayout, NothingIsLeftOutSilently) {
+  const Json some = json("verify @S --layouts tp2,tp2+ep4 --ranks 4,3 --dtype bf16 --tokens 20");
+  ASSERT_EQ(some["lines"].size(), 4u) << some;
+  EXPECT_EQ(some["skipped"], 2);
+  EXPECT_EQ(some["lines"][0]["layout"], "tp2");
+  EXPECT_EQ(some["lines"][0]["ranks"], 3);
+  EXPECT_EQ(some["lines"][0]["detail"], "layout 'tp2': 3 ranks are not a multiple of pp 1 x pcp 1 x tp 2 = 2");
+  EXPECT_EQ(some["lines"][2]["layout"], "dp2tp2");
+  EXPECT_EQ(some["lines"][3]["layout"], "dp2tp2+ep4");
+  const Output none = weft("verify @S --layouts tp2 --ranks 3 --dtype bf16", true);
+  EXPECT_EQ(none.code, 1) << none.text;
+  EXPECT_NE(
+      none.text.find("nothing was compared: all 1 lines are skipped, the first one because: layout 'tp2': 3 ranks"),
+      std::string::npos)
+      << none.text;
+}
+
+// Merged softmaxes have bits of their own in every step: one rank, by tolerance, is all that they can be compared with.
+TEST(CliLayout, VerifyOfALayoutWithoutBitsComparesByTolerance) {
+  const Json got = json("verify @S --layout tp2dcp2+dcp_mode=merge --dtype f32 --tokens 20");
+  ASSERT_EQ(got["lines"].size(), 1u) << got;
+  EXPECT_EQ(got["lines"][0]["layout"], "tp2dcp2+dcp_mode=merge");
+  EXPECT_EQ(got["passed"], 1);
+}
+
+TEST(CliLayout, RefusedMemoryIsOneMessageWithoutAnOperation) {
+  const Output got = weft("bench @S --layout tp2 --batch 100000 --depth 1000000 --prompt 0 --gen 1 --no-limits", true);
+  EXPECT_EQ(got.code, 1) << got.text;
+  EXPECT_NE(got.text.find(", before its first step: out of memory: caches "), std::string::npos) << got.text;
+  EXPECT_EQ(got.text.find("subgroup"), std::string::npos) << got.text;
+}
+
 TEST(CliLayout, NothingComparedIsNoSuccess) {
-  const Output none = weft("verify '" WEFT_SOURCE_DIR "/testdata/golden/deepseek_v4/f32_small' --layouts tp4 --dtype f32 --tokens 24", true);
+  const Output none = weft(
+      "verify '" WEFT_SOURCE_DIR "/testdata/golden/deepseek_v4/f32_small' --layouts tp4 --dtype f32 --tokens 24", true);
   EXPECT_EQ(none.code, 1) << none.text;
   EXPECT_NE(none.text.find("nothing was compared"), std::string::npos) << none.text;
 }
@@ -148,7 +203,9 @@ TEST(CliLayout, OutOfMemoryAtTheStartOfManyRanks) {
 #endif
   for (const char* limit : {"300000", "500000"}) {
     for (int i = 0; i < 3; ++i) {
-      const std::string command = fmt::format("ulimit -v {}; '{}' run '{}' -p a --layout dp16 --max-tokens 2 --quiet 2>&1 </dev/null", limit, WEFT_PROGRAM, kSample);
+      const std::string command =
+          fmt::format("ulimit -v {}; '{}' run '{}' -p a --layout dp16 --max-tokens 2 --quiet 2>&1 </dev/null", limit,
+                      WEFT_PROGRAM, kSample);
       std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(popen(command.c_str(), "r"), pclose);
       std::string text;
       for (int c; (c = std::fgetc(pipe.get())) != EOF;) text += static_cast<char>(c);

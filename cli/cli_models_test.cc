@@ -28,7 +28,8 @@ struct Output {
 
 class ModelCommands : public ::testing::Test {
  protected:
-  // `args` as for a shell; @S is the sample, @N a model without draft layer and tokenizer, @G golden cases of GLM-5, @T a folder for files.
+  // `args` as for a shell; @S is the sample, @N a model without draft layer and tokenizer, @G golden cases of GLM-5, @T
+  // a folder for files.
   Output weft(std::string args) const {
     const std::pair<std::string, std::string> names[] = {
         {"@S", kData + "/sample/austen-v4"}, {"@N", kData + "/golden/deepseek_v4/f32_small"},
@@ -64,8 +65,10 @@ TEST_F(ModelCommands, BadUseHasOneMessageAndCode2) {
   const BadUse uses[] = {
       {"inspect", "MODEL is required (see weft inspect --help)"},
       {"inspect nope",
-       "'nope' is not a model folder, not a config file and not a shipped config (shipped: deepseek-v3.2, deepseek-v4-flash, "
-       "deepseek-v4-flash-0731, deepseek-v4-flash-20260424, deepseek-v4-pro, deepseek-v4-pro-0813, glm-5, glm-5-fp8, glm-5.1, "
+       "'nope' is not a model folder, not a config file and not a shipped config (shipped: deepseek-v3.2, "
+       "deepseek-v4-flash, "
+       "deepseek-v4-flash-0731, deepseek-v4-flash-20260424, deepseek-v4-pro, deepseek-v4-pro-0813, glm-5, glm-5-fp8, "
+       "glm-5.1, "
        "glm-5.1-fp8, glm-5.1-w8a8, glm-5.2, glm-5.2-fp8)"},
       {"inspect deepseek-v4.1-flash", "DeepSeek-V4.1 is another architecture and is not supported"},
       {"inspect @T", "config.json: cannot open: No such file or directory"},
@@ -80,7 +83,8 @@ TEST_F(ModelCommands, BadUseHasOneMessageAndCode2) {
       {"synth deepseek-v4-flash @T/x --layers 0,b",
        "--layers: expected a whole number from 0 to 2147483647, found 'b' in '0,b' (see weft"},
       {"synth deepseek-v4-flash @T/x --hidden 100", "hidden_size 100 is not divisible by the FP4 scale block 32"},
-      {"synth glm-5.2 @T/x --layers 3,6", "--layers: layer 3 reuses the selection of a layer before it; begin with one that has an indexer"},
+      {"synth glm-5.2 @T/x --layers 3,6",
+       "--layers: layer 3 reuses the selection of a layer before it; begin with one that has an indexer"},
       {"synth glm-5 @T/x --layers 3,0", "--layers: layer 0 is dense and must come before 3"},
       {"synth @N @T/x --mtp", "--mtp: this config has no draft layer"},
       {"dump @S --tensor x --out @T/f", "nothing to run: give -p TEXT or --ids 1,2,3"},
@@ -150,7 +154,8 @@ TEST_F(ModelCommands, InspectEveryShippedConfig) {
     EXPECT_EQ(j["tensors"], c.tensors) << c.name;
     EXPECT_TRUE(c.parameters == 0 || j["parameters"]["total"] == c.parameters) << c.name << ": " << j["parameters"];
     EXPECT_EQ(j["contents"], "config only");
-    const bool million = j["dimensions"]["max_position_embeddings"].get<int64_t>() >= 1 << 20;  // the longest of the contexts
+    const bool million =
+        j["dimensions"]["max_position_embeddings"].get<int64_t>() >= 1 << 20;  // the longest of the contexts
     EXPECT_EQ(j["caches"]["contexts"].size(), million ? 3u : 2u) << c.name;
   }
   // deepseek_v4.md 1.1: 21 CSA layers (an entry of 512 and a key of 128 per 4 tokens), 20 HCA layers (an entry per
@@ -219,7 +224,8 @@ TEST_F(ModelCommands, SynthMakesAModelThatRuns) {
   EXPECT_GE(std::count_if(used.begin(), used.end(), [](int count) { return count > 0; }), 8);
 }
 
-// The other family through the same commands: a checkpoint from a published config runs, and its values can be looked at.
+// The other family through the same commands: a checkpoint from a published config runs, and its values can be looked
+// at.
 TEST_F(ModelCommands, SynthOfGlm) {
   const Json made = json("synth glm-5.2 @T/out --layers 0,2,3,6 --mtp --experts 8 --hidden 128 --vocab 512 --seed 3");
   const Json seen = json("inspect @T/out");
@@ -227,13 +233,15 @@ TEST_F(ModelCommands, SynthOfGlm) {
   EXPECT_EQ(seen["family"], "glm_moe_dsa");
   EXPECT_EQ(seen["dimensions"]["num_hidden_layers"], 4);
   const Json dumped = json(
-      "dump @T/out --ids 5,17,300,400,77,102,9,204,31,511 --tensor logits --tensor 'layers.2.route' --tensor 'layers.*.topk' "
+      "dump @T/out --ids 5,17,300,400,77,102,9,204,31,511 --tensor logits --tensor 'layers.2.route' --tensor "
+      "'layers.*.topk' "
       "--out @T/values --dtype f32");
   EXPECT_EQ(dumped["tensors"].size(), 5u);  // layer 2 of the checkpoint reuses a selection
   const auto file = SafetensorsFile::open(dir_.path() / "values");
   ASSERT_TRUE(file.ok()) << file.status().message();
   EXPECT_EQ((*file)->find("layers.2.topk"), nullptr);
-  const TensorView logits = (*file)->view(*(*file)->find("logits")), topk = (*file)->view(*(*file)->find("layers.3.topk"));
+  const TensorView logits = (*file)->view(*(*file)->find("logits")),
+                   topk = (*file)->view(*(*file)->find("layers.3.topk"));
   ASSERT_EQ(to_string(logits.type), "F32[10,512]");
   ASSERT_EQ(to_string(topk.type), "I32[10,2048]");
   for (int64_t t = 0; t < 10; ++t) {

@@ -11,11 +11,12 @@
 //     std::string file_;
 //   };
 //   }  // namespace
-//   CommandEntry count_command() { return make_command<CountCommand>("count", "counts things", "  weft count FILE\n"); }
-//   }  // namespace weft
+//   CommandEntry count_command() { return make_command<CountCommand>("count", "counts things", "  weft count FILE\n");
+//   } }  // namespace weft
 //
-// --json, --quiet and --help are added to every command. With --json a command prints one object by Console::print_json and
-// nothing else on stdout. The status becomes the exit code: ok 0, check failed 1, bad input 2, machine 3, cancelled 130.
+// --json, --quiet and --help are added to every command. With --json a command prints one object by Console::print_json
+// and nothing else on stdout. The status becomes the exit code: ok 0, check failed 1, bad input 2, machine 3, cancelled
+// 130.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,12 +1,14 @@
 // weft bench: speed of a model, or of the kernels.
 #include <filesystem>
 
+#include "base/shown_text.h"
 #include "cli/bench_model.h"
 #include "cli/bench_report.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/memory_report.h"
 #include "cli/model_options.h"
+#include "cli/unused_options.h"
 
 namespace weft {
 namespace {
@@ -47,6 +49,7 @@ class BenchCommand : public Command {
   Status print(const std::vector<BenchResult>& results, const LoadedEngine& loaded, const MachineLimits& machine,
                Console& console);
 
+  const CLI::App* app_ = nullptr;
   ModelArgs model_;
   std::vector<int64_t> prompts_ = {512}, gens_ = {64}, batches_ = {1}, depths_ = {0};
   int64_t step_tokens_ = 512, drafts_ = 0, computed_ = 0;
@@ -58,6 +61,7 @@ class BenchCommand : public Command {
 };
 
 void BenchCommand::declare(CLI::App& app) {
+  app_ = &app;
   add_model_options(app, model_);
   app.get_option("MODEL_DIR")
       ->description("model folder; the word `kernels`: the kernels at the shapes of V4-Flash and V4-Pro");
@@ -93,6 +97,8 @@ Status BenchCommand::run(Console& console) {
 }
 
 Status BenchCommand::bench_kernels(Console& console) {
+  WEFT_RETURN_IF_ERROR(only_options(*app_, "weft bench kernels",
+                                    {"MODEL_DIR", "--filter", "--seconds", "--threads", "--isa", "--json", "--quiet"}));
   KernelBenchOptions options = bench_options(model_);
   options.filter = filter_;
   options.min_seconds = kernel_seconds_;
@@ -102,7 +108,7 @@ Status BenchCommand::bench_kernels(Console& console) {
   console.progress("");
   if (results.empty()) {
     return invalid_argument(
-        fmt::format("--filter: '{}' is in the name of no kernel and shape; nothing was measured", filter_));
+        fmt::format("--filter: '{}' is in the name of no kernel and shape; nothing was measured", shown(filter_)));
   }
   if (console.json) {
     OrderedJson json = {{"machine", machine_json(machine)}, {"kernels", OrderedJson::array()}};
@@ -131,6 +137,13 @@ std::vector<BenchTest> BenchCommand::tests() const {
 }
 
 Status BenchCommand::bench_model(Console& console) {
+  WEFT_RETURN_IF_ERROR(unused_options(*app_, {"--filter", "--seconds"}, "it is of `weft bench kernels`"));
+  const auto none = [](const std::vector<int64_t>& values) { return std::all_of(values.begin(), values.end(), [](int64_t n) { return n == 0; }); };
+  if (none(depths_)) WEFT_RETURN_IF_ERROR(unused_options(*app_, {"--depth-computed"}, "it needs a --depth above 0"));
+  if (none(gens_)) WEFT_RETURN_IF_ERROR(unused_options(*app_, {"--mtp"}, "drafts are of generated tokens; it needs a --gen above 0"));
+  if (none(prompts_) && none(depths_)) {
+    WEFT_RETURN_IF_ERROR(unused_options(*app_, {"--step-tokens"}, "it needs a --prompt or a --depth above 0"));
+  }
   const std::vector<BenchTest> all = tests();
   if (all.empty()) return invalid_argument("nothing to measure: --prompt and --gen are 0");
   EngineNeeds needs;

@@ -1,8 +1,10 @@
 // weft calibrate: this machine as a device profile for the planner.
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/shown_text.h"
 #include "cli/command.h"
 #include "cli/rank_job.h"
+#include "cli/unused_options.h"
 #include "io/safetensors_writer.h"
 #include "planner/calibrate.h"
 #include "planner/comm_calibration.h"
@@ -14,6 +16,7 @@ namespace {
 class CalibrateCommand : public Command {
  public:
   void declare(CLI::App& app) override {
+    app_ = &app;
     app.add_option("--out", out_, "file for the profile; default: it is printed")->check(some_text());
     app.add_option("--profile", profile_,
                    "under mpirun: the profile of this machine whose collectives are measured anew, between processes");
@@ -27,12 +30,16 @@ class CalibrateCommand : public Command {
     CalibrationOptions options;
     const std::optional<Isa> isa = isa_.empty() ? max_isa() : parse_isa(isa_);
     if (!isa || *isa > max_isa()) {
-      return invalid_argument(fmt::format("--isa: expected a level up to {}, found '{}'", isa_name(max_isa()), isa_));
+      return invalid_argument(fmt::format("--isa: expected a level up to {}, found '{}'", isa_name(max_isa()), shown(isa_)));
     }
     if (!profile_.empty() && console.job == nullptr) {
       return invalid_argument(
           "--profile: weft was not started by mpirun; without it everything is measured, into a new profile (leave "
           "--profile out)");
+    }
+    if (console.job != nullptr) {
+      WEFT_RETURN_IF_ERROR(unused_options(*app_, {"--isa", "--ranks"},
+                                          "under mpirun only collectives are measured, between its processes"));
     }
     if (!out_.empty()) WEFT_RETURN_IF_ERROR(check_writable(out_));  // before a minute of measuring
     options.isa = *isa;
@@ -98,6 +105,7 @@ class CalibrateCommand : public Command {
     return profile;
   }
 
+  const CLI::App* app_ = nullptr;
   std::string out_, isa_, profile_;
   int64_t max_ranks_ = 2;
 };

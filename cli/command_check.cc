@@ -1,4 +1,5 @@
 // weft check: golden cases.
+#include "base/shown_text.h"
 #include "cli/command.h"
 #include "cli/model_options.h"
 #include "runtime/golden_case.h"
@@ -39,7 +40,9 @@ class CheckCommand : public Command {
         cases.push_back({{"name", (std::filesystem::path(dir) / "").parent_path().filename().string()},
                          {"ok", false},
                          {"error", report.status().message()}});
-        if (!console.json) console.print(fmt::format("{}: CANNOT BE CHECKED: {}\n", dir, report.status().message()));
+        if (!console.json)
+          console.print(
+              fmt::format("{}: CANNOT BE CHECKED: {}\n", shown(dir), shown(report.status().message(), kMessageBytes)));
         continue;
       }
       failed += report->ok() ? 0 : 1;

@@ -23,7 +23,8 @@ class DumpCommand : public Command {
     add_numeric_options(app, args_);
     add_machine_options(app, args_);
     add_rank_options(app, args_.ranks);
-    app.get_option("--layout")->description("of several ranks: the values of rank 0, of which some are its slices (docs/layouts.md)");
+    app.get_option("--layout")
+        ->description("of several ranks: the values of rank 0, of which some are its slices (docs/layouts.md)");
   }
 
   Status run(Console& console) override {
@@ -42,8 +43,12 @@ class DumpCommand : public Command {
     Engine& engine = *loaded.engine;
 
     ValueDump dump(patterns_);
-    const auto observe = [&](const Value& value, const TensorView& view, std::span<const int32_t>) { dump.record(value, view); };
-    const auto observe_draft = [&](const Value& value, const TensorView& view, std::span<const int32_t>) { dump.record(value, view, "draft."); };
+    const auto observe = [&](const Value& value, const TensorView& view, std::span<const int32_t>) {
+      dump.record(value, view);
+    };
+    const auto observe_draft = [&](const Value& value, const TensorView& view, std::span<const int32_t>) {
+      dump.record(value, view, "draft.");
+    };
     const ValueObserver observer(observe), draft_observer(observe_draft);
     WEFT_ASSIGN_OR_RETURN(const int32_t slot, engine.open_sequence());
     for (int64_t at = 0; at < total;) {
@@ -53,7 +58,7 @@ class DumpCommand : public Command {
           slot, std::span(tokens).subspan(static_cast<size_t>(at), static_cast<size_t>(count)), Engine::Logits::kAll};
       WEFT_RETURN_IF_ERROR(engine.step({&request, 1}, &observer));
       if (draft_) WEFT_RETURN_IF_ERROR(run_draft(engine, slot, tokens, at, count, draft_observer));
-      if (at == 0) WEFT_RETURN_IF_ERROR(dump.check());  // before hours of work
+      if (at == 0) WEFT_RETURN_IF_ERROR(check(dump, engine.options().layout));  // before hours of work
       at += count;
     }
     WEFT_RETURN_IF_ERROR(dump.write(out_));
@@ -62,6 +67,15 @@ class DumpCommand : public Command {
   }
 
  private:
+  static Status check(const ValueDump& dump, const Layout& layout) {
+    const Status status = dump.check();
+    if (status.ok() || layout.mesh.pp == 1) return status;
+    return Status(status.code(),
+                  fmt::format("{}; rank 0 is in the first of {} pipeline stages and has no values of the later ones: "
+                              "use a --layout without pp",
+                              status.message(), layout.mesh.pp));
+  }
+
   Result<std::vector<int32_t>> tokens_of(Console& console) const {
     if (!prompt_) {
       std::vector<int32_t> tokens;

@@ -43,16 +43,19 @@ class GraphCommand : public Command {
       return {};
     }
     const MemoryPlan plan = plan_memory(graph, {1});
-    console.print_json(nlohmann::ordered_json{
-        {"graph", graph.name()},
-        {"tokens", tokens_},
-        {"logits", logits_},
-        {"dtype", args_.dtype},
-        {"context", options.cache.max_context},
-        {"nodes", graph.nodes().size()},
-        {"values", graph.values().size()},
-        {"bytes", {{"weights", plan.weight_bytes}, {"derived_weights", plan.derived_bytes}, {"caches", plan.state_bytes}, {"activations", plan.arena_bytes}}},
-        {"text", text}});
+    console.print_json(nlohmann::ordered_json{{"graph", graph.name()},
+                                              {"tokens", tokens_},
+                                              {"logits", logits_},
+                                              {"dtype", args_.dtype},
+                                              {"context", options.cache.max_context},
+                                              {"nodes", graph.nodes().size()},
+                                              {"values", graph.values().size()},
+                                              {"bytes",
+                                               {{"weights", plan.weight_bytes},
+                                                {"derived_weights", plan.derived_bytes},
+                                                {"caches", plan.state_bytes},
+                                                {"activations", plan.arena_bytes}}},
+                                              {"text", text}});
     return {};
   }
 

@@ -68,7 +68,7 @@ class InspectCommand : public Command {
  public:
   void declare(CLI::App& app) override {
     add_model_location(app, args_);
-    add_numeric_options(app, args_);
+    add_dtype_option(app, args_);
   }
 
   Status run(Console& console) override {

@@ -9,6 +9,7 @@
 #include "cli/run_args.h"
 #include "cli/run_report.h"
 #include "cli/text_stream.h"
+#include "cli/unused_options.h"
 #include "io/text_file.h"
 #include "io/unicode_utf8.h"
 
@@ -41,10 +42,12 @@ class RunCommand : public Command {
                   const SamplingParams& sampling, Console& console);
   Result<std::vector<int32_t>> encode(const std::string& text, const Tokenizer& tokenizer) const;
 
+  const CLI::App* app_ = nullptr;
   RunArgs args_;
 };
 
 void RunCommand::declare(CLI::App& app) {
+  app_ = &app;
   add_model_options(app, args_.model);
   CLI::Option* prompt =
       app.add_option("-p,--prompt", args_.prompt, "the text to continue (with --chat: the message to answer)");
@@ -79,6 +82,12 @@ Status RunCommand::run(Console& console) {
     return invalid_argument("nothing to do: give -p TEXT, -f FILE or --chat");
   if (args_.logprobs >= 0 && (!console.json || args_.chat))
     return invalid_argument("--logprobs needs --json, and has no place in a chat");
+  if (args_.chat) {
+    WEFT_RETURN_IF_ERROR(
+        unused_options(*app_, {"--bos", "--special"}, "a chat's format says which special tokens there are"));
+  } else {
+    WEFT_RETURN_IF_ERROR(unused_options(*app_, {"--system", "--thinking"}, "it needs --chat"));
+  }
   WEFT_ASSIGN_OR_RETURN(SamplingParams sampling, args_.sampling.params(args_.model.model_dir));
   sampling.top_logprobs = args_.logprobs;
   WEFT_RETURN_IF_ERROR(StopStrings::create(args_.stops).status());

@@ -1,6 +1,7 @@
 // weft verify: the bitwise promises, on one model.
 #include "cli/command.h"
 #include "cli/verify_layouts.h"
+#include "runtime/layout_compare.h"
 
 namespace weft {
 namespace {
@@ -19,17 +20,21 @@ class VerifyCommand : public Command {
                    fmt::format("length of the random sequence; default: {}, of the longest prompt with --layouts: {}",
                                options_.tokens, LayoutMatrixOptions().tokens))
         ->check(whole_number(2));
-    app.add_option("--seed", options_.seed, "of the random tokens")->check(whole_number(0, kMaxSeed))->capture_default_str();
+    app.add_option("--seed", options_.seed, "of the random tokens")
+        ->check(whole_number(0, kMaxSeed))
+        ->capture_default_str();
     add_machine_options(app, args_);
     const char* group = "Ranks";
-    auto* layout = app.add_option("--layout", args_.ranks.layout, "the layout of all runs")->capture_default_str()->group(group);
-    app.add_option("--layouts", matrix_.layouts,
-                   "compare layouts with one rank instead: all that the model takes, or a list, tp2,tp2+sp,... Over MPI: start "
-                   "with mpirun -n N, the layouts of N ranks are compared")
+    auto* layout =
+        app.add_option("--layout", args_.ranks.layout, "the layout of all runs")->capture_default_str()->group(group);
+    app.add_option(
+           "--layouts", matrix_.layouts,
+           "compare layouts with one rank instead: all that the model takes, or a list, tp2,tp2+sp,... Over MPI: start "
+           "with mpirun -n N, the layouts of N ranks are compared")
         ->excludes(layout)
         ->group(group);
-    add_number_list(app, "--ranks", matrix_.ranks, 1, "numbers of ranks; default: those of the layouts, with `all` 2 and 4",
-                    kMaxRanks)
+    add_number_list(app, "--ranks", matrix_.ranks, 1,
+                    "numbers of ranks; default: those of the layouts, with `all` 2 and 4", kMaxRanks)
         ->group(group);
     app.add_option("--transport", matrix_.transports, "threads, mpi (under mpirun), with --layouts also threads,mpi")
         ->delimiter(',')
@@ -44,17 +49,7 @@ class VerifyCommand : public Command {
     options_.output_quant = args_.output();
     options_.num_threads = args_.threads;
     options_.isa = args_.isa_level();
-    if (matrix_.layouts.has_value()) {
-      LayoutMatrixOptions matrix;
-      matrix.dtypes = options_.dtypes;
-      matrix.act_quant = options_.act_quant;
-      matrix.output_quant = options_.output_quant;
-      matrix.tokens = tokens_.value_or(matrix.tokens);
-      matrix.seed = options_.seed;
-      matrix.num_threads = args_.threads;
-      matrix.isa = options_.isa;
-      return run_layout_matrix(args_, matrix_, std::move(matrix), console);
-    }
+    if (matrix_.layouts.has_value()) return run_matrix(console);
     options_.tokens = tokens_.value_or(options_.tokens);
     if (matrix_.ranks.size() > 1 || matrix_.transports.size() > 1) {
       return invalid_argument("several --ranks or --transport need --layouts");
@@ -62,6 +57,15 @@ class VerifyCommand : public Command {
     if (!matrix_.ranks.empty()) args_.ranks.ranks = static_cast<int>(matrix_.ranks[0]);
     if (!matrix_.transports.empty()) args_.ranks.transport = matrix_.transports[0];
     WEFT_ASSIGN_OR_RETURN(options_.layout, args_.ranks.resolve(console.job));
+    if (tolerance_of(options_.layout, DType::kF32)) {
+      // Its own bits depend on how steps are cut: there is nothing to compare but one rank, and that by tolerance.
+      matrix_.layouts = to_string(options_.layout);
+      matrix_.ranks.clear();
+      console.note(fmt::format(
+          "{} does not promise bits: its logits are compared with those of one rank, as by --layouts (docs/layouts.md)",
+          *matrix_.layouts));
+      return run_matrix(console);
+    }
     WEFT_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model(args_, console));
     WEFT_RETURN_IF_ERROR(loaded.model->check_layout(options_.layout));
     options_.make_engine = [&](const EngineOptions& options) {
@@ -107,6 +111,18 @@ class VerifyCommand : public Command {
   }
 
  private:
+  Status run_matrix(Console& console) {
+    LayoutMatrixOptions matrix;
+    matrix.dtypes = options_.dtypes;
+    matrix.act_quant = options_.act_quant;
+    matrix.output_quant = options_.output_quant;
+    matrix.tokens = tokens_.value_or(matrix.tokens);
+    matrix.seed = options_.seed;
+    matrix.num_threads = args_.threads;
+    matrix.isa = options_.isa;
+    return run_layout_matrix(args_, matrix_, std::move(matrix), console);
+  }
+
   ModelArgs args_;
   VerifyOptions options_;
   LayoutMatrixArgs matrix_;

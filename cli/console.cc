@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/shown_text.h"
+
 namespace weft {
 namespace {
 
@@ -44,7 +46,7 @@ void Console::note(std::string_view line) {
 
 void Console::warn(std::string_view line) {
   progress("");
-  write(err_, fmt::format("weft: warning: {}\n", line));
+  write(err_, fmt::format("weft: warning: {}\n", shown(line, kMessageBytes)));
 }
 
 void Console::progress(std::string_view line) {
@@ -56,7 +58,7 @@ void Console::progress(std::string_view line) {
 
 void Console::error(std::string_view message) {
   progress("");
-  write(err_, fmt::format("weft: {}\n", message));
+  write(err_, fmt::format("weft: {}\n", shown(message, kMessageBytes)));
 }
 
 Status Console::finish() {

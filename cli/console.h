@@ -29,11 +29,12 @@ class Console {
 
   // A line on stderr, unless --quiet.
   void note(std::string_view line);
-  void warn(std::string_view line);  // "weft: warning: ..."; also with --quiet
+  void warn(std::string_view line);  // "weft: warning: ..."; also with --quiet, and as error()
   // The line that a terminal shows while something lasts; each replaces the one before, an empty one removes it.
   void progress(std::string_view line);
 
-  void error(std::string_view message);  // "weft: ..."
+  // "weft: ...", one line whatever was quoted in it (base/shown_text.h).
+  void error(std::string_view message);
 
   bool out_is_terminal() const { return out_is_terminal_; }
   bool err_is_terminal() const { return err_is_terminal_; }

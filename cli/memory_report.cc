@@ -33,7 +33,8 @@ std::string sent_text(const RankReport& report) {
   for (int kind = 0; kind < kNumCommKinds; ++kind) {
     const int64_t bytes = sent.kinds[static_cast<size_t>(kind)].bytes_sent;
     if (bytes == 0) continue;
-    kinds += fmt::format("{}{} {}", kinds.empty() ? " (" : ", ", comm_kind_name(static_cast<CommKind>(kind)), text(bytes));
+    kinds +=
+        fmt::format("{}{} {}", kinds.empty() ? " (" : ", ", comm_kind_name(static_cast<CommKind>(kind)), text(bytes));
   }
   return text(sent.bytes_sent()) + (kinds.empty() ? "" : kinds + ")");
 }
@@ -56,11 +57,12 @@ Status note_memory(Engine& engine, Console& console) {
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const MemoryUse& m = reports[rank].memory;
     const bool many = reports.size() > 1;
-    console.note(fmt::format("memory    {}weights {} (mapped file), {}caches {} (reserved), step {}: activations {}, {}scratch {}",
-                             many ? fmt::format("rank {}: ", rank) : "", text(m.weight_file_bytes),
-                             m.derived_weight_bytes == 0 ? "" : fmt::format("derived weights {}, ", text(m.derived_weight_bytes)),
-                             text(m.cache_bytes), text(m.arena_bytes), text(m.arena.activations),
-                             many ? fmt::format("communication {}, ", text(m.arena.communication)) : "", text(m.arena.scratch)));
+    console.note(fmt::format(
+        "memory    {}weights {} (mapped file), {}caches {} (reserved), step {}: activations {}, {}scratch {}",
+        many ? fmt::format("rank {}: ", rank) : "", text(m.weight_file_bytes),
+        m.derived_weight_bytes == 0 ? "" : fmt::format("derived weights {}, ", text(m.derived_weight_bytes)),
+        text(m.cache_bytes), text(m.arena_bytes), text(m.arena.activations),
+        many ? fmt::format("communication {}, ", text(m.arena.communication)) : "", text(m.arena.scratch)));
   }
   for (size_t rank = 0; rank < reports.size() && reports.size() > 1; ++rank) {
     console.note(fmt::format("sent      rank {}: {}", rank, sent_text(reports[rank])));
@@ -70,12 +72,13 @@ Status note_memory(Engine& engine, Console& console) {
 
 Result<std::string> memory_table(Engine& engine) {
   WEFT_ASSIGN_OR_RETURN(const std::vector<RankReport> reports, engine.reports());
-  std::vector<std::vector<std::string>> rows = {
-      {"rank", "weights (mapped)", "derived weights", "caches", "step memory", "activations", "communication", "scratch", "sent"}};
+  std::vector<std::vector<std::string>> rows = {{"rank", "weights (mapped)", "derived weights", "caches", "step memory",
+                                                 "activations", "communication", "scratch", "sent"}};
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const MemoryUse& m = reports[rank].memory;
-    rows.push_back({fmt::format("{}", rank), text(m.weight_file_bytes), text(m.derived_weight_bytes), text(m.cache_bytes), text(m.arena_bytes),
-                    text(m.arena.activations), text(m.arena.communication), text(m.arena.scratch), sent_text(reports[rank])});
+    rows.push_back({fmt::format("{}", rank), text(m.weight_file_bytes), text(m.derived_weight_bytes),
+                    text(m.cache_bytes), text(m.arena_bytes), text(m.arena.activations), text(m.arena.communication),
+                    text(m.arena.scratch), sent_text(reports[rank])});
   }
   return markdown_table(rows);
 }

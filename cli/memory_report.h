@@ -7,8 +7,9 @@
 
 namespace weft {
 
-// One object for each rank: {"rank", "weights_bytes", "cache_bytes", "step_bytes", "activation_bytes", "communication_bytes",
-// "scratch_bytes", "sent_bytes", "sent": {"all_reduce": bytes, ...}}; all of rank 0 also at the top, as of the only one.
+// One object for each rank: {"rank", "weights_bytes", "cache_bytes", "step_bytes", "activation_bytes",
+// "communication_bytes", "scratch_bytes", "sent_bytes", "sent": {"all_reduce": bytes, ...}}; all of rank 0 also at the
+// top, as of the only one.
 Result<nlohmann::ordered_json> memory_json(Engine& engine);
 // Lines on stderr.
 Status note_memory(Engine& engine, Console& console);

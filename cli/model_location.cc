@@ -4,6 +4,8 @@
 
 #include <fmt/ranges.h>
 
+#include "base/shown_text.h"
+
 namespace weft {
 namespace {
 
@@ -64,7 +66,7 @@ Result<std::shared_ptr<const Checkpoint>> open_location(const std::string& where
     }
   }
   return invalid_argument(
-      fmt::format("'{}' is not a model folder, not a config file and not a shipped config (shipped: {})", where,
+      fmt::format("'{}' is not a model folder, not a config file and not a shipped config (shipped: {})", shown(where),
                   fmt::join(shipped_configs(), ", ")));
 }
 

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "base/shown_text.h"
 #include "cli/command.h"
 #include "cli/rank_job.h"
 
@@ -18,7 +19,7 @@ std::string isa_names() {
 
 std::string check_isa(const std::string& text) {
   const std::optional<Isa> isa = parse_isa(text);
-  if (!isa) return fmt::format("'{}' is not an instruction set level (this CPU has {})", text, isa_names());
+  if (!isa) return fmt::format("'{}' is not an instruction set level (this CPU has {})", shown(text), isa_names());
   if (*isa > max_isa()) return fmt::format("this CPU does not reach '{}' (it has {})", text, isa_names());
   return {};
 }
@@ -44,20 +45,27 @@ void add_quant_options(CLI::App& app, ModelArgs& args) {
   app.add_option("--act-quant", args.act_quant,
                  "quantise activations; default: on with bf16 if the checkpoint's format has it")
       ->check(one_of({"on", "off"}));
-  app.add_option("--output-quant", args.output_quant, "activations in front of the output projection, a scale for each row and output group")
+  app.add_option("--output-quant", args.output_quant,
+                 "activations in front of the output projection, a scale for each row and output group")
       ->check(one_of({"none", "int8"}))
       ->capture_default_str();
 }
 
-void add_numeric_options(CLI::App& app, ModelArgs& args) {
+void add_dtype_option(CLI::App& app, ModelArgs& args) {
   app.add_option("--dtype", args.dtype, "activations and caches")
       ->check(one_of({"f32", "bf16"}))
       ->capture_default_str();
+}
+
+void add_numeric_options(CLI::App& app, ModelArgs& args) {
+  add_dtype_option(app, args);
   add_quant_options(app, args);
 }
 
 void add_machine_options(CLI::App& app, ModelArgs& args) {
-  app.add_option("--threads", args.threads, "of one rank; default: the physical cores, shared by the ranks of this machine")->check(whole_number(1, kMaxThreads));
+  app.add_option("--threads", args.threads,
+                 "of one rank; default: the physical cores, shared by the ranks of this machine")
+      ->check(whole_number(1, kMaxThreads));
   app.add_option("--isa", args.isa, fmt::format("instruction set level; default: {}", isa_name(max_isa())))
       ->check(CLI::Validator([](std::string& text) { return check_isa(text); }, isa_names()));
 }

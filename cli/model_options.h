@@ -37,7 +37,8 @@ struct ModelArgs {
 void add_model_options(CLI::App& app, ModelArgs& args);
 void add_model_dir(CLI::App& app, ModelArgs& args);        // MODEL_DIR, --allow-unknown-config
 void add_quant_options(CLI::App& app, ModelArgs& args);    // --act-quant, --output-quant
-void add_numeric_options(CLI::App& app, ModelArgs& args);  // --dtype and those
+void add_dtype_option(CLI::App& app, ModelArgs& args);     // --dtype
+void add_numeric_options(CLI::App& app, ModelArgs& args);  // all of these
 void add_machine_options(CLI::App& app, ModelArgs& args);  // --threads, --isa
 
 struct LoadedModel {

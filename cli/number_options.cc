@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/shown_text.h"
+
 namespace weft {
 namespace {
 
@@ -21,7 +23,7 @@ bool parse_number(std::string_view text, T& value) {
 std::string check_whole(std::string& text, uint64_t min, uint64_t max) {
   uint64_t value = 0;
   if (!parse_number(text, value) || value < min || value > max) {
-    return fmt::format("expected a whole number from {} to {}, found '{}'", min, max, text);
+    return fmt::format("expected a whole number from {} to {}, found '{}'", min, max, shown(text));
   }
   text = fmt::format("{}", value);
   return {};
@@ -29,7 +31,7 @@ std::string check_whole(std::string& text, uint64_t min, uint64_t max) {
 
 std::string check_real(std::string& text, const NumberRange& range) {
   const std::optional<double> value = parse_real(text, range);
-  if (!value) return fmt::format("expected a number {}, found '{}'", range.to_text(), text);
+  if (!value) return fmt::format("expected a number {}, found '{}'", range.to_text(), shown(text));
   text = fmt::format("{}", *value);  // as many digits as give the same double again
   return {};
 }
@@ -45,7 +47,7 @@ CLI::Option* add_list(CLI::App& app, const std::string& name, std::vector<T>& va
       end = std::min(text.find(',', begin), text.size());
       std::string item = text.substr(begin, end - begin);
       if (const std::string error = check(item); !error.empty()) {
-        throw CLI::ValidationError(name, text == item ? error : fmt::format("{} in '{}'", error, text));
+        throw CLI::ValidationError(name, text == item ? error : fmt::format("{} in '{}'", error, shown(text)));
       }
       parse_number(item, found.emplace_back());
       begin = end + 1;
@@ -95,7 +97,7 @@ CLI::Validator one_of(std::vector<std::string> words) {
   return CLI::Validator(
       [words = std::move(words), list](std::string& text) {
         if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
-        return fmt::format("expected one of {}; found '{}'", list, text);
+        return fmt::format("expected one of {}; found '{}'", list, shown(text));
       },
       list);
 }

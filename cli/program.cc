@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/shown_text.h"
 #include "cli/command.h"
 #include "cli/rank_job.h"
 
@@ -20,6 +21,8 @@ namespace weft {
 #undef WEFT_COMMAND
 
 namespace {
+
+constexpr size_t kUsageBytes = 1000;  // of a message by CLI11: the lists of words that are allowed, and what was found
 
 enum ExitCode { kExitOk = 0, kExitCheckFailed = 1, kExitBadInput = 2, kExitMachine = 3, kExitInterrupted = 130 };
 
@@ -45,12 +48,12 @@ std::vector<CommandEntry> all_commands() {
 Status unknown_command(const std::string& name, const std::vector<CommandEntry>& commands) {
   std::string known;
   for (const CommandEntry& entry : commands) known += " " + entry.name;
-  return invalid_argument(fmt::format("'{}' is not a command; the commands are:{}", name, known));
+  return invalid_argument(fmt::format("'{}' is not a command; the commands are:{}", shown(name), known));
 }
 
 // CLI11 says "--ctx: 1 required INT missing" or "--ctx: At Most 1 required but received 2", and gives no parts of it.
 std::string wrong_number_of_values(const std::string& text) {
-  const std::string option = text.substr(0, text.find(": "));
+  const std::string option = shown(text.substr(0, text.find(": ")));
   const size_t received = text.rfind(' ');
   const bool number = received != text.npos && text.find_first_not_of("0123456789", received + 1) == text.npos;
   return fmt::format("{}: expected one value, found {}", option, number ? text.substr(received + 1) : "none");
@@ -110,14 +113,14 @@ Status run_command_line(int argc, const char* const* argv, Console& console) {
     }
     const bool count = dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr;
     return invalid_argument(
-        fmt::format("{} (see {} --help)", count ? wrong_number_of_values(error.what()) : error.what(), where));
+        fmt::format("{} (see {} --help)", count ? wrong_number_of_values(error.what()) : shown(error.what(), kUsageBytes), where));
   }
   for (size_t i = 0; i < subs.size(); ++i) {
     if (!subs[i]->parsed()) continue;
     for (const CLI::App* inner : subs[i]->get_subcommands()) WEFT_RETURN_IF_ERROR(nothing_before(*subs[i], *inner));
     return commands[i].command->run(console);
   }
-  return invalid_argument("no command was given\n" + app.help());
+  return invalid_argument("no command was given (weft --help lists them)");
 }
 
 // A file that is opened while 0, 1 or 2 is closed would get that number, and printing would go into it. Here they are

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "base/cpu.h"
+#include "base/shown_text.h"
 #include "cli/model_options.h"
 #include "runtime/value_trace.h"
 
@@ -38,7 +39,9 @@ bool started_by_mpirun() {
                      [](const char* name) { return std::getenv(name) != nullptr; });
 }
 
-void print_failure(const Status& status) { std::fputs(("weft: " + status.message() + "\n").c_str(), stderr); }
+void print_failure(const Status& status) {
+  std::fputs(fmt::format("weft: {}\n", shown(status.message(), kMessageBytes)).c_str(), stderr);
+}
 
 // Loading is waited for without bound: the disk may be slow.
 class Loading {
@@ -61,8 +64,8 @@ Result<std::unique_ptr<RankJob>> RankJob::join() {
   const int expected = environment_size();
   if (!mpi_available()) {
     if (expected == 1) return std::unique_ptr<RankJob>();
-    return Status(StatusCode::kInvalidArgument,
-                  fmt::format("{} processes were started by mpirun, but {}", expected, MpiWorld::start({}).status().message()));
+    return Status(StatusCode::kInvalidArgument, fmt::format("{} processes were started by mpirun, but {}", expected,
+                                                            MpiWorld::start({}).status().message()));
   }
   MpiOptions options;
   options.print = print_failure;
@@ -70,9 +73,10 @@ Result<std::unique_ptr<RankJob>> RankJob::join() {
   WEFT_ASSIGN_OR_RETURN(auto world, MpiWorld::start(options));
   std::unique_ptr<RankJob> job(new RankJob(std::move(world)));
   if (expected > 1 && job->size() == 1) {
-    return invalid_argument(fmt::format(
-        "mpirun started {} processes that do not see each other: it belongs to another MPI than the one that weft was built with",
-        expected));
+    return invalid_argument(
+        fmt::format("mpirun started {} processes that do not see each other: it belongs to another MPI than the one "
+                    "that weft was built with",
+                    expected));
   }
   WEFT_RETURN_IF_ERROR(job->look_around());
   if (job->rank() == 0) job->world_->world().begin_idle();
@@ -112,7 +116,8 @@ EngineOptions RankJob::local(const EngineOptions& options) const {
 }
 
 Result<std::unique_ptr<Engine>> RankJob::create_engine(const std::string& model_dir, bool allow_unknown_config,
-                                                       std::shared_ptr<const Model> model, const EngineOptions& options) {
+                                                       std::shared_ptr<const Model> model,
+                                                       const EngineOptions& options) {
   WEFT_RETURN_IF_ERROR(model->check_layout(options.layout));
   WEFT_RETURN_IF_ERROR(model->check_mode(options.mode));
   Communicator& world = world_->world();

@@ -1,5 +1,5 @@
-// The processes that mpirun started. Rank 0 runs the command; the others wait for the models that it opens, and follow its
-// engines silently until it ends. All of them end with the exit code of rank 0.
+// The processes that mpirun started. Rank 0 runs the command; the others wait for the models that it opens, and follow
+// its engines silently until it ends. All of them end with the exit code of rank 0.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,8 @@ class RankJob {
                                                 std::shared_ptr<const Model> model, const EngineOptions& options);
   // Rank 0: times of collectives between all processes.
   Result<CollectiveTimes> measure_collectives();
-  // Rank 0, at the end: `code` becomes the exit code of all processes. Returns it. After a failure of the job it ends here.
+  // Rank 0, at the end: `code` becomes the exit code of all processes. Returns it. After a failure of the job it ends
+  // here.
   int finish(int code);
 
   // All others: until rank 0 ends. The exit code.

@@ -14,7 +14,8 @@ struct SamplingArgs {
   std::optional<int64_t> top_k;
   uint64_t seed = 0;
 
-  // What was given, then generation_config.json of the folder (do_sample false: temperature 0), then SamplingParams' defaults.
+  // What was given, then generation_config.json of the folder (do_sample false: temperature 0), then SamplingParams'
+  // defaults.
   Result<SamplingParams> params(const std::string& model_dir) const;
 };
 

@@ -1,4 +1,5 @@
-// Options that a command knows, but that would change nothing in what it is asked to do, are refused when they are given.
+// Options that a command knows, but that would change nothing in what it is asked to do, are refused when they are
+// given.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,7 +10,8 @@
 
 namespace weft {
 
-// "--layout has no effect: weft bench kernels takes MODEL_DIR, --filter, ... alone", for a given option that is none of `names`.
+// "--layout has no effect: weft bench kernels takes MODEL_DIR, --filter, ... alone", for a given option that is none of
+// `names`.
 Status only_options(const CLI::App& app, std::string_view what, std::initializer_list<std::string_view> names);
 
 // "--system has no effect: it needs --chat", for a given option that is one of `names`.

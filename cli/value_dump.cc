@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "base/edit_distance.h"
+#include "base/shown_text.h"
 #include "io/safetensors_writer.h"
 
 namespace weft {
@@ -47,7 +48,7 @@ Status ValueDump::check() const {
     std::vector<std::string> names;
     for (size_t i = 0; i < std::min(kShown, close.size()); ++i) names.push_back(close[i].second);
     return invalid_argument(
-        fmt::format("--tensor '{}' matches none of the {} values; close: {} (all of them: weft graph)", pattern,
+        fmt::format("--tensor '{}' matches none of the {} values; close: {} (all of them: weft graph)", shown(pattern),
                     seen_.size(), fmt::join(names, ", ")));
   }
   return {};

@@ -15,7 +15,8 @@ struct LayoutMatrixArgs {
 };
 
 // Adds the lines of the table to what `options` say of types, tokens and threads.
-Status run_layout_matrix(const ModelArgs& model, const LayoutMatrixArgs& args, LayoutMatrixOptions options, Console& console);
+Status run_layout_matrix(const ModelArgs& model, const LayoutMatrixArgs& args, LayoutMatrixOptions options,
+                         Console& console);
 
 std::string_view outcome_name(VerifyLine::Outcome outcome);
 
