@@ -1,5 +1,5 @@
-// Memory of an exchange: what a rank sends to one peer, or receives from it, as equal pieces at a constant distance. The
-// two sides of a transfer may cut the same bytes into different pieces; bytes are matched in order.
+// Memory of an exchange: what a rank sends to one peer, or receives from it, as equal pieces at a constant distance.
+// The two sides of a transfer may cut the same bytes into different pieces; bytes are matched in order.
 //
 // PeerBlocks is the regular case: the block for peer p lies p * peer_stride bytes behind the block for peer 0.
 // The four exchanges of the layouts are one all_to_all with these descriptors (functions below).
@@ -51,15 +51,16 @@ Exchange tokens_to_heads(const void* src, void* dst, int group_size, int64_t loc
 
 // Group-major heads -> tokens (sharded O-A): rows are (group, token).
 //   src  group g, local token j at row g * src_group_rows + j;        src_group_rows >= local_rows
-//   dst  own group lg, token j of source s at row lg * dst_group_rows + s * local_rows + j;  dst_group_rows >= P * local_rows
+//   dst  own group lg, token j of source s at row lg * dst_group_rows + s * local_rows + j;  dst_group_rows >= P *
+//   local_rows
 // groups_per_rank = G / P; row_bytes = H / G * Dh * b.
 struct GroupMajor {
   int64_t groups_per_rank = 1, local_rows = 0, src_group_rows = 0, dst_group_rows = 0, row_bytes = 0;
 };
 Exchange group_major(const void* src, void* dst, const GroupMajor& layout);
 
-// Slices of columns -> whole rows: rank s holds columns [s * slice_bytes, (s + 1) * slice_bytes) of every row; all ranks get
-// all columns. (A weight that is sharded along its inputs, a value that is sharded along its features.)
+// Slices of columns -> whole rows: rank s holds columns [s * slice_bytes, (s + 1) * slice_bytes) of every row; all
+// ranks get all columns. (A weight that is sharded along its inputs, a value that is sharded along its features.)
 Exchange gather_columns(const void* src, void* dst, int group_size, int64_t rows, int64_t slice_bytes);
 
 }  // namespace weft

@@ -1,9 +1,9 @@
 // Bytes that one rank sends in each collective of a group of P ranks. The planner calls these functions, the
 // communicators count by them, and the conformance suite holds them against what the transport moved.
 //
-// `rows` are rows of the whole value, split flat: rank r holds rows [r*t, min((r+1)*t, rows)), t = ceil(rows / P). Where
-// P does not divide rows, the last ranks hold fewer. Their missing rows are counted (every rank has the same figure) but
-// neither sent nor written.
+// `rows` are rows of the whole value, split flat: rank r holds rows [r*t, min((r+1)*t, rows)), t = ceil(rows / P).
+// Where P does not divide rows, the last ranks hold fewer. Their missing rows are counted (every rank has the same
+// figure) but neither sent nor written.
 #pragma once
 
 #include <cstdint>

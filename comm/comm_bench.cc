@@ -4,8 +4,8 @@
 //   weft_comm_bench [RANKS]               ranks as threads (2 if not given)
 //   mpirun -n 2 weft_comm_bench --mpi
 //
-// Bytes of a large call are what a rank must read and write at least: all_gather T + T (T = 64 MiB of gathered rows, its
-// own among them), reduce_scatter P * T/P partials read, T/P written. The copy counts its reads and writes, too.
+// Bytes of a large call are what a rank must read and write at least: all_gather T + T (T = 64 MiB of gathered rows,
+// its own among them), reduce_scatter P * T/P partials read, T/P written. The copy counts its reads and writes, too.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -63,8 +63,9 @@ void Communicator::gather_blocks(const GatherArgs& args) {
 }
 
 void Communicator::exchange_blocks(const Exchange& exchange) {
-  WEFT_CHECK(exchange.send.first.total_bytes() == exchange.recv.first.total_bytes(), "sends {} bytes to each rank, receives {}",
-             exchange.send.first.total_bytes(), exchange.recv.first.total_bytes());
+  WEFT_CHECK(exchange.send.first.total_bytes() == exchange.recv.first.total_bytes(),
+             "sends {} bytes to each rank, receives {}", exchange.send.first.total_bytes(),
+             exchange.recv.first.total_bytes());
   send_.resize(members_.size());
   recv_.resize(members_.size());
   for (int peer = 0; peer < size(); ++peer) {

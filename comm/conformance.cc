@@ -328,7 +328,8 @@ class Suite {
     return {};
   }
 
-  // sharding.md 2.2: slabs at the run-time stride, groups at the capacity's; rows behind the valid ones keep their bytes.
+  // sharding.md 2.2: slabs at the run-time stride, groups at the capacity's; rows behind the valid ones keep their
+  // bytes.
   Status group_major_exchange(int64_t local_rows, int64_t groups_per_rank, int64_t row_bytes) {
     ++call_;
     const std::string what = fmt::format("group-major, {} rows of {} bytes", local_rows, row_bytes);
@@ -396,24 +397,31 @@ class Suite {
     return {};
   }
 
-  // Two collectives that go on while others run, waited for in the order of their start; one in place of another's kind.
+  // Two collectives that go on while others run, waited for in the order of their start; one in place of another's
+  // kind.
   Status started(int64_t rows, int64_t row_bytes) {
     ++call_;
     const std::string what = fmt::format("started with {} rows of {} bytes", rows, row_bytes);
     const int64_t first = first_row_of_rank(P_, rows, r_) * row_bytes, slice = row_bytes;
-    Guarded src(first_row_of_rank(P_, rows, r_ + 1) * row_bytes - first), dst(rows * row_bytes), part(rows * slice), columns(rows * P_ * slice);
+    Guarded src(first_row_of_rank(P_, rows, r_ + 1) * row_bytes - first), dst(rows * row_bytes), part(rows * slice),
+        columns(rows * P_ * slice);
     fill(src, 0, first);
     fill(part, r_ + 1);
     CommCounters before = comm_.counters();
-    WEFT_ASSIGN_OR_RETURN(const auto gather, comm_.start_all_gather(what, {.src = src.data(), .dst = dst.data(), .rows = rows, .row_bytes = row_bytes}));
-    expect_counted(before, CommKind::kAllGather, all_gather_bytes(P_, rows, row_bytes), (P_ - 1) * rows * row_bytes, what);
+    WEFT_ASSIGN_OR_RETURN(
+        const auto gather,
+        comm_.start_all_gather(what, {.src = src.data(), .dst = dst.data(), .rows = rows, .row_bytes = row_bytes}));
+    expect_counted(before, CommKind::kAllGather, all_gather_bytes(P_, rows, row_bytes), (P_ - 1) * rows * row_bytes,
+                   what);
     before = comm_.counters();
-    WEFT_ASSIGN_OR_RETURN(const auto exchange, comm_.start_all_to_all(what, gather_columns(part.data(), columns.data(), P_, rows, slice)));
+    WEFT_ASSIGN_OR_RETURN(const auto exchange,
+                          comm_.start_all_to_all(what, gather_columns(part.data(), columns.data(), P_, rows, slice)));
     expect_counted(before, CommKind::kAllToAll, all_to_all_bytes(P_, rows * slice), P_ * (P_ - 1) * rows * slice, what);
     comm_.progress();
     const Guarded kept = dst;  // of the same call and bytes as what is under way
     Guarded own = src, same = kept;
-    WEFT_RETURN_IF_ERROR(comm_.all_gather(what, {.src = own.data(), .dst = same.data(), .rows = rows, .row_bytes = row_bytes}));
+    WEFT_RETURN_IF_ERROR(
+        comm_.all_gather(what, {.src = own.data(), .dst = same.data(), .rows = rows, .row_bytes = row_bytes}));
     moved_ += (P_ - 1) * rows * row_bytes;
     WEFT_RETURN_IF_ERROR(comm_.barrier("between"));
     comm_.progress();
@@ -430,8 +438,8 @@ class Suite {
     return {};
   }
 
-  // Three messages to the next rank, three from the one before, all under way at once, waited for in another order; one side
-  // in pieces.
+  // Three messages to the next rank, three from the one before, all under way at once, waited for in another order; one
+  // side in pieces.
   Status point_to_point(int64_t bytes) {
     if (P_ == 1) return {};
     ++call_;

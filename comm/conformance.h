@@ -35,7 +35,8 @@ struct FaultCase {
 
 const std::vector<FaultCase>& fault_cases();
 
-// The first text of `expect` that `message` does not have at or behind the place of the one before; "" if all are there.
+// The first text of `expect` that `message` does not have at or behind the place of the one before; "" if all are
+// there.
 std::string missing_text(const std::string& message, const std::vector<std::string>& expect);
 
 }  // namespace weft

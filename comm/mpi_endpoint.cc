@@ -17,8 +17,8 @@ namespace {
 constexpr int kTagP2pHeader = 1, kTagP2pData = 2, kTagHeader = 3, kTagForm = 4;
 constexpr int kFirstTag = 16;
 constexpr int kTags = 16000;  // two each; MPI promises tags up to 32767
-// Of collectives that are started and waited for later: other calls of the group go on beside them. Those that share a tag are
-// started in the same order everywhere, which is the order in which MPI matches them.
+// Of collectives that are started and waited for later: other calls of the group go on beside them. Those that share a
+// tag are started in the same order everywhere, which is the order in which MPI matches them.
 constexpr int kFirstStartedTag = kFirstTag + 2 * kTags, kStartedTags = 700;
 
 // MPI counts in int. Longer pieces are described by a type of this many bytes.
@@ -210,7 +210,8 @@ void MpiComm::post_exchange(const OpRecord& op, Phase phase, std::span<const Blo
   if (own.base != recv[rank()].base) copy_blocks(own, recv[rank()]);
 }
 
-Status MpiComm::run_exchange(const OpRecord& op, Phase phase, std::span<const Blocks> send, std::span<const Blocks> recv) {
+Status MpiComm::run_exchange(const OpRecord& op, Phase phase, std::span<const Blocks> send,
+                             std::span<const Blocks> recv) {
   Transfers transfers;
   post_exchange(op, phase, send, recv, transfers);
   return finish(op, transfers);
@@ -368,8 +369,10 @@ Result<Communicator::Request> MpiComm::do_start(OpRecord& op, int peer, const Bl
   return request;
 }
 
-// Calls are compared as far as that needs no waiting; headers between hosts when it is waited for, at the same place on every rank.
-Result<Communicator::Request> MpiComm::do_start_exchange(OpRecord& op, std::span<const Blocks> send, std::span<const Blocks> recv) {
+// Calls are compared as far as that needs no waiting; headers between hosts when it is waited for, at the same place on
+// every rank.
+Result<Communicator::Request> MpiComm::do_start_exchange(OpRecord& op, std::span<const Blocks> send,
+                                                         std::span<const Blocks> recv) {
   if (board_.failed()) return board_.failure();
   complete(op);
   op.sequence = sequence_++;

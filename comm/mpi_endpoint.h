@@ -88,7 +88,8 @@ class MpiComm final : public Communicator {
   void post_recv(Transfers& transfers, int peer, const Blocks& data, int tag);
   Status finish(const OpRecord& op, Transfers& transfers);
   Status transfer_fault(const OpRecord& op, const Transfers& transfers, std::span<const MPI_Status> statuses);
-  void post_exchange(const OpRecord& op, Phase phase, std::span<const Blocks> send, std::span<const Blocks> recv, Transfers& transfers);
+  void post_exchange(const OpRecord& op, Phase phase, std::span<const Blocks> send, std::span<const Blocks> recv,
+                     Transfers& transfers);
   Status run_exchange(const OpRecord& op, Phase phase, std::span<const Blocks> send, std::span<const Blocks> recv);
   Status sum_own_rows(const OpRecord& op, const Reduction& reduction, std::byte* dst);
 

@@ -80,7 +80,8 @@ TEST_P(MpiFault, EndsAllRanksInTimeWithOneMessage) {
     return;
   }
   EXPECT_NE(output.exit_code, 0);
-  // The start of mpirun is in the one, and its clearing up, which can take seconds after all ranks are gone, in the other.
+  // The start of mpirun is in the one, and its clearing up, which can take seconds after all ranks are gone, in the
+  // other.
   EXPECT_LT(output.message_seconds, 5 + 1) << output.text;
   EXPECT_LT(output.seconds, 15) << output.text;
   ASSERT_EQ(output.weft_lines.size(), 1u) << output.text;

@@ -30,9 +30,9 @@ struct Call {
   std::byte* dst = nullptr;
 };
 
-// One rank in one group. A rank that returns from a call because of a failure takes its buffers with it, so it must know
-// that no peer reads them: a reader says `reading`, then looks whether anybody `left`; who leaves says so, then waits for
-// the readers. Both in sequential consistency: at least one of the two sees the other.
+// One rank in one group. A rank that returns from a call because of a failure takes its buffers with it, so it must
+// know that no peer reads them: a reader says `reading`, then looks whether anybody `left`; who leaves says so, then
+// waits for the readers. Both in sequential consistency: at least one of the two sees the other.
 struct alignas(64) Seat {
   std::atomic<uint64_t> arrived{0};  // barriers that this rank has entered
   std::atomic<bool> reading{false};
@@ -143,8 +143,8 @@ class ThreadComm final : public Communicator {
   Result<Request> do_start_exchange(OpRecord& op, std::span<const Blocks> send, std::span<const Blocks> recv) override;
   Status do_wait(Request request) override;
 
-  // A call is open (all ranks are in it, with the same operation; their buffers may be read), meets again between phases,
-  // and is closed (nobody reads any more).
+  // A call is open (all ranks are in it, with the same operation; their buffers may be read), meets again between
+  // phases, and is closed (nobody reads any more).
   Status open(OpRecord& op, Call call);
   Status meet(const OpRecord& op);
   Status close(const OpRecord& op);
@@ -336,7 +336,8 @@ Result<Communicator::Request> ThreadComm::do_start(OpRecord& op, int peer, const
 }
 
 // Nothing is under way: what a peer has is read when it is waited for.
-Result<Communicator::Request> ThreadComm::do_start_exchange(OpRecord& op, std::span<const Blocks> send, std::span<const Blocks> recv) {
+Result<Communicator::Request> ThreadComm::do_start_exchange(OpRecord& op, std::span<const Blocks> send,
+                                                            std::span<const Blocks> recv) {
   if (board_.failed()) return leave(board_.failure());
   Pending pending;
   pending.op = op;

@@ -18,9 +18,9 @@ struct RankRun {
   bool abandoned = false;  // a thread did not return within the grace time after a failure and was left running
 };
 
-// Runs body(endpoint) on one thread per rank and waits for all. A status that is not ok, and an exception, abort the world.
-// After a failure ranks get half a second to return; threads that still run then are left behind: the caller must end the
-// process without destroying what `body` uses.
+// Runs body(endpoint) on one thread per rank and waits for all. A status that is not ok, and an exception, abort the
+// world. After a failure ranks get half a second to return; threads that still run then are left behind: the caller
+// must end the process without destroying what `body` uses.
 RankRun run_thread_ranks(int num_ranks, const CommOptions& options, std::function<Status(Communicator&)> body);
 
 }  // namespace weft

@@ -33,9 +33,9 @@ void sum_4(const float* a, const float* b, const float* c, const float* d, int64
   for (int64_t i = 0; i < count; ++i) store((a[i] + b[i]) + (c[i] + d[i]), dst + i);
 }
 
-// Any number of sources, a piece at a time that stays in the first-level cache. Sources are taken in order; whenever two
-// sums cover equally many of them they are neighbours of one level and are added, as in a binary counter. What is left at
-// the end is added from the right: the odd ones that go up.
+// Any number of sources, a piece at a time that stays in the first-level cache. Sources are taken in order; whenever
+// two sums cover equally many of them they are neighbours of one level and are added, as in a binary counter. What is
+// left at the end is added from the right: the odd ones that go up.
 constexpr int64_t kPiece = 1024;
 constexpr int kMaxLevels = 9;  // log2(kMaxRanks) + 1
 

@@ -11,11 +11,13 @@
 
 namespace weft {
 
-// dst[i] = cast(sum over sources in tree order of source[i]), i < count. dst_dtype kF32 or kBF16, rounded once, to nearest
-// even. dst may be one of the sources if dst_dtype is kF32, else it overlaps none. 1 <= sources.size() <= kMaxRanks.
+// dst[i] = cast(sum over sources in tree order of source[i]), i < count. dst_dtype kF32 or kBF16, rounded once, to
+// nearest even. dst may be one of the sources if dst_dtype is kF32, else it overlaps none. 1 <= sources.size() <=
+// kMaxRanks.
 void tree_sum(std::span<const float* const> sources, int64_t count, void* dst, DType dst_dtype);
 
-// dst[i] = the largest of source[i]; NaN if any is NaN; of equal values that of the first source. dst overlaps no source.
+// dst[i] = the largest of source[i]; NaN if any is NaN; of equal values that of the first source. dst overlaps no
+// source.
 void max_of(std::span<const float* const> sources, int64_t count, float* dst);
 
 }  // namespace weft

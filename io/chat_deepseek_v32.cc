@@ -1,4 +1,5 @@
-// The chat format of DeepSeek-V3.2 (glm_moe_dsa.md 6), as the release's encoding folder defines it. With the names of chat.h:
+// The chat format of DeepSeek-V3.2 (glm_moe_dsa.md 6), as the release's encoding folder defines it. With the names of
+// chat.h:
 //
 //   chat            B S U U1 A </think> A1 E U U2 A </think>
 //   thinking        B S U U1 A </think> A1 E U U2 A <think>
@@ -20,7 +21,8 @@ constexpr std::string_view kV32ToolsHead =
     "## Tools\n"
     "\n"
     "You have access to a set of tools you can use to answer the user's question.\n"
-    "You can invoke functions by writing a \"<｜DSML｜function_calls>\" block like the following as part of your reply to the user:\n"
+    "You can invoke functions by writing a \"<｜DSML｜function_calls>\" block like the following as part of your reply "
+    "to the user:\n"
     "<｜DSML｜function_calls>\n"
     "<｜DSML｜invoke name=\"$FUNCTION_NAME\">\n"
     "<｜DSML｜parameter name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE</｜DSML｜parameter>\n"
@@ -31,11 +33,14 @@ constexpr std::string_view kV32ToolsHead =
     "</｜DSML｜invoke>\n"
     "</｜DSML｜function_calls>\n"
     "\n"
-    "String and scalar parameters should be specified as is without any escaping or quotes, while lists and objects should use JSON "
-    "format. The \"string\" attribute should be set to \"true\" for string type parameters and \"false\" for other types (numbers, "
+    "String and scalar parameters should be specified as is without any escaping or quotes, while lists and objects "
+    "should use JSON "
+    "format. The \"string\" attribute should be set to \"true\" for string type parameters and \"false\" for other "
+    "types (numbers, "
     "booleans, arrays, objects).\n"
     "\n"
-    "If the thinking_mode is enabled, then after function results you should strongly consider outputting a thinking block. Here is "
+    "If the thinking_mode is enabled, then after function results you should strongly consider outputting a thinking "
+    "block. Here is "
     "an example:\n"
     "\n"
     "<｜DSML｜function_calls>\n"
@@ -52,7 +57,9 @@ constexpr std::string_view kV32ToolsHead =
     "<functions>\n";
 constexpr std::string_view kV32ToolsTail = "\n</functions>\n";
 
-bool asks(const ChatMessage& message) { return message.role == ChatRole::kUser || message.role == ChatRole::kDeveloper; }
+bool asks(const ChatMessage& message) {
+  return message.role == ChatRole::kUser || message.role == ChatRole::kDeveloper;
+}
 
 // Tools and the format of the answer, each behind a blank line.
 std::string declarations(const ChatMessage& message) {
@@ -79,7 +86,8 @@ class Renderer {
     while (last > 0 && !asks(messages[last - 1])) --last;
     for (size_t i = 0; i < messages.size(); ++i) {
       // Developer messages before the last question are dropped with the reasoning.
-      const bool dropped = options.thinking && options.drop_thinking && i + 1 < last && messages[i].role == ChatRole::kDeveloper;
+      const bool dropped =
+          options.thinking && options.drop_thinking && i + 1 < last && messages[i].role == ChatRole::kDeveloper;
       if (!dropped) messages_.push_back({i, &messages[i]});
     }
     for (size_t i = 0; i < messages_.size(); ++i) {
@@ -112,7 +120,9 @@ class Renderer {
     const ChatMessage* message;
   };
 
-  Status error(size_t i, std::string_view what) const { return message_error(messages_[i].index, *messages_[i].message, what); }
+  Status error(size_t i, std::string_view what) const {
+    return message_error(messages_[i].index, *messages_[i].message, what);
+  }
   std::string_view think(bool thinks) const { return options_.thinking && thinks ? kThink : kThinkEnd; }
 
   void ask(size_t i, std::string_view content) {
@@ -124,7 +134,8 @@ class Renderer {
     while (answer > 0 && messages_[answer].message->role == ChatRole::kTool) --answer;
     const std::vector<ToolCall>& calls = messages_[answer].message->tool_calls;
     const size_t number = i - answer;  // from 1
-    if (messages_[answer].message->role != ChatRole::kAssistant || number > calls.size()) return error(i, "answers no tool call");
+    if (messages_[answer].message->role != ChatRole::kAssistant || number > calls.size())
+      return error(i, "answers no tool call");
     if (number == 1) out_ += "\n\n<function_results>";
     out_ += fmt::format("\n<result>{}</result>", messages_[i].message->content);
     if (number == calls.size()) {
@@ -171,7 +182,8 @@ Result<std::string> render_deepseek_v32(Messages messages, const ChatOptions& op
 std::vector<std::string_view> tokens_of_deepseek_v32(Messages messages, const ChatOptions& options) {
   std::vector<std::string_view> tokens = {kUser, kAssistant, kThink, kThinkEnd, kEos};
   if (options.add_bos) tokens.push_back(kBos);
-  const bool tools = std::ranges::any_of(messages, [](const ChatMessage& m) { return !m.tools.empty() || !m.tool_calls.empty(); });
+  const bool tools =
+      std::ranges::any_of(messages, [](const ChatMessage& m) { return !m.tools.empty() || !m.tool_calls.empty(); });
   if (tools) tokens.push_back(kDsml);
   return tokens;
 }

@@ -38,7 +38,8 @@ TEST(ChatFormats, AnswersOfTheEncoderOfV32) {
   int parsed_ones = 0;
   const OrderedJson all = chat_cases("deepseek_v32.json");
   for (const OrderedJson& c : all["answers"]) {
-    const auto answer = parse_chat_answer(text_of(c, "text"), {.thinking = c["thinking"], .format = ChatFormat::kDeepseekV32});
+    const auto answer =
+        parse_chat_answer(text_of(c, "text"), {.thinking = c["thinking"], .format = ChatFormat::kDeepseekV32});
     const OrderedJson& parsed = c["parsed"];
     ASSERT_EQ(answer.ok(), !parsed.is_null()) << answer.status().message() << "\n" << c.dump();
     if (!answer.ok()) continue;
@@ -80,7 +81,8 @@ TEST(ChatFormats, AnswersOfGlmComeBack) {
         for (const auto& item : arguments.items()) {
           if (item.value().is_string()) properties[item.key()] = {{"type", "string"}};
         }
-        tools.push_back({{"type", "function"}, {"function", {{"name", call.name}, {"parameters", {{"properties", properties}}}}}});
+        tools.push_back(
+            {{"type", "function"}, {"function", {{"name", call.name}, {"parameters", {{"properties", properties}}}}}});
       }
       if (said.tool_calls.size() > 1) tools.clear();  // of one name, with other types
       for (std::string_view stop : {"<|user|>", "<|observation|>", ""}) {
@@ -92,7 +94,9 @@ TEST(ChatFormats, AnswersOfGlmComeBack) {
         ASSERT_EQ(answer->tool_calls.size(), said.tool_calls.size());
         for (size_t i = 0; i < said.tool_calls.size(); ++i) {
           EXPECT_EQ(answer->tool_calls[i].name, said.tool_calls[i].name);
-          EXPECT_EQ(OrderedJson::parse(answer->tool_calls[i].arguments), OrderedJson::parse(said.tool_calls[i].arguments)) << prompt;
+          EXPECT_EQ(OrderedJson::parse(answer->tool_calls[i].arguments),
+                    OrderedJson::parse(said.tool_calls[i].arguments))
+              << prompt;
           ++with_calls;
         }
       }
@@ -110,7 +114,8 @@ TEST(ChatFormats, GlmExamples) {
   EXPECT_EQ(rendered({hello}, glm52), "[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>Hello<|assistant|><think>");
   ChatOptions silent = glm52;
   silent.thinking = false;
-  EXPECT_EQ(rendered({system, hello}, silent), "[gMASK]<sop><|system|>Be brief.<|user|>Hello<|assistant|><think></think>");
+  EXPECT_EQ(rendered({system, hello}, silent),
+            "[gMASK]<sop><|system|>Be brief.<|user|>Hello<|assistant|><think></think>");
   EXPECT_EQ(rendered({hello, said, hello}, glm5),
             "[gMASK]<sop><|user|>Hello<|assistant|><think></think>Hi.<|user|>Hello<|assistant|><think>");
   ChatOptions keep = glm5;
@@ -132,14 +137,21 @@ TEST(ChatFormats, Refusals) {
     ChatFormat format;
     const char* error;
   } cases[] = {
-      {{make(ChatRole::kDeveloper, "x"), hello}, ChatFormat::kGlm5, "message 0 (developer): this format has no such role"},
-      {{hello, make(ChatRole::kLatestReminder, "x")}, ChatFormat::kGlm52, "message 1 (latest_reminder): this format has no such role"},
-      {{make(ChatRole::kLatestReminder, "x")}, ChatFormat::kDeepseekV32, "message 0 (latest_reminder): this format has no such role"},
+      {{make(ChatRole::kDeveloper, "x"), hello},
+       ChatFormat::kGlm5,
+       "message 0 (developer): this format has no such role"},
+      {{hello, make(ChatRole::kLatestReminder, "x")},
+       ChatFormat::kGlm52,
+       "message 1 (latest_reminder): this format has no such role"},
+      {{make(ChatRole::kLatestReminder, "x")},
+       ChatFormat::kDeepseekV32,
+       "message 0 (latest_reminder): this format has no such role"},
       {{task}, ChatFormat::kGlm5, "message 0 (user): this format has no tasks"},
       {{task}, ChatFormat::kDeepseekV32, "message 0 (user): this format has no tasks"},
       {{format, hello}, ChatFormat::kGlm5, "message 0 (system): this format has no response_format"},
       {{hello, make(ChatRole::kTool, "x")}, ChatFormat::kDeepseekV32, "message 1 (tool): answers no tool call"},
-      {{hello, make(ChatRole::kAssistant, "x")}, ChatFormat::kDeepseekV32,
+      {{hello, make(ChatRole::kAssistant, "x")},
+       ChatFormat::kDeepseekV32,
        "message 1 (assistant): needs reasoning or tool calls behind the last question when thinking"},
   };
   for (const auto& c : cases) EXPECT_EQ(rendered(c.messages, {.format = c.format}), std::string("error: ") + c.error);
@@ -149,7 +161,8 @@ TEST(ChatFormats, Refusals) {
       {"no end", "answer: byte 0: expected reasoning that ends with </think>"},
       {"</think><tool_call>f", "answer: byte 19: expected a tool call that ends with </tool_call>"},
       {"</think><tool_call>f<arg_key>k</arg_key>v</tool_call>", "expected <arg_value>"},
-      {"</think><tool_call>f<arg_key>k</arg_key><arg_value>1</arg_value><arg_key>k</arg_key><arg_value>1</arg_value></tool_call>",
+      {"</think><tool_call>f<arg_key>k</arg_key><arg_value>1</arg_value><arg_key>k</arg_key><arg_value>1</arg_value></"
+       "tool_call>",
        "argument 'k' comes twice"},
       {"</think><tool_call>f</tool_call>text", "expected a tool call or the end"},
   };

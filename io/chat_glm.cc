@@ -1,10 +1,11 @@
 // The chat format of GLM-5, 5.1 and 5.2 (glm_moe_dsa.md 6), as the template of the releases defines it:
 //
-//   [gMASK]<sop> <|system|>Reasoning Effort: Max <|system|>{tools} <|system|>S <|user|>U1 <|assistant|><think></think>A1 <|user|>U2
-//   <|assistant|><think>R2</think>A2 {calls} <|observation|>{results} <|assistant|><think>
+//   [gMASK]<sop> <|system|>Reasoning Effort: Max <|system|>{tools} <|system|>S <|user|>U1
+//   <|assistant|><think></think>A1 <|user|>U2 <|assistant|><think>R2</think>A2 {calls} <|observation|>{results}
+//   <|assistant|><think>
 //
-// without blanks between the parts. The effort is there in 5.2 alone, when thinking. Reasoning stays only behind the last question
-// (or everywhere: drop_thinking off). Nothing ends an answer but the token that begins the next message.
+// without blanks between the parts. The effort is there in 5.2 alone, when thinking. Reasoning stays only behind the
+// last question (or everywhere: drop_thinking off). Nothing ends an answer but the token that begins the next message.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -19,7 +20,8 @@ namespace {
 
 constexpr std::string_view kPrefix[] = {"[gMASK]", "<sop>"};
 constexpr std::string_view kGlmSystem = "<|system|>", kGlmUser = "<|user|>", kGlmAssistant = "<|assistant|>",
-                           kObservation = "<|observation|>", kResponseOpen = "<tool_response>", kResponseClose = "</tool_response>";
+                           kObservation = "<|observation|>", kResponseOpen = "<tool_response>",
+                           kResponseClose = "</tool_response>";
 
 // Around the schemas of the tools, each in a line of its own.
 constexpr std::string_view kGlmToolsHead =
@@ -33,13 +35,14 @@ constexpr std::string_view kGlmToolsTail =
     "</tools>\n"
     "\n"
     "For each function call, output the function name and arguments within the following XML format:\n"
-    "<tool_call>{function-name}<arg_key>{arg-key-1}</arg_key><arg_value>{arg-value-1}</arg_value><arg_key>{arg-key-2}</arg_key>"
+    "<tool_call>{function-name}<arg_key>{arg-key-1}</arg_key><arg_value>{arg-value-1}</arg_value><arg_key>{arg-key-2}</"
+    "arg_key>"
     "<arg_value>{arg-value-2}</arg_value>...</tool_call>";
 
 // What Python's str.strip() takes off.
 bool is_space(char32_t c) {
-  return (c >= 0x9 && c <= 0xd) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+  return (c >= 0x9 && c <= 0xd) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 std::string_view stripped(std::string_view text) {
@@ -70,7 +73,8 @@ Result<std::string> call_text(const ToolCall& call) {
   std::string out = fmt::format("{}{}", kToolCallOpen, call.name);
   for (const auto& item : arguments.items()) {
     out += fmt::format("{}{}{}{}{}{}", kArgKeyOpen, item.key(), kArgKeyClose, kArgValueOpen,
-                       item.value().is_string() ? item.value().get<std::string>() : python_json(item.value()), kArgValueClose);
+                       item.value().is_string() ? item.value().get<std::string>() : python_json(item.value()),
+                       kArgValueClose);
   }
   return out + std::string(kToolCallClose);
 }
@@ -117,9 +121,11 @@ Result<std::string> render_glm(Messages messages, const ChatOptions& options) {
         break;
       default: {
         std::string_view reasoning = message.reasoning, content = message.content;
-        if (const size_t end = content.rfind(kThinkEnd); reasoning.empty() && end != content.npos) {  // both in one text
+        if (const size_t end = content.rfind(kThinkEnd);
+            reasoning.empty() && end != content.npos) {  // both in one text
           reasoning = content.substr(0, content.find(kThinkEnd));
-          if (const size_t begin = reasoning.rfind(kThink); begin != reasoning.npos) reasoning.remove_prefix(begin + kThink.size());
+          if (const size_t begin = reasoning.rfind(kThink); begin != reasoning.npos)
+            reasoning.remove_prefix(begin + kThink.size());
           content.remove_prefix(end + kThinkEnd.size());
         }
         const bool shown = !options.drop_thinking || static_cast<ptrdiff_t>(i) > last_question;
@@ -148,7 +154,8 @@ std::vector<std::string_view> tokens_of_glm(Messages messages, const ChatOptions
     tokens.insert(tokens.end(), {kObservation, kResponseOpen, kResponseClose});
   }
   if (any([](const ChatMessage& m) { return !m.tool_calls.empty(); })) {
-    tokens.insert(tokens.end(), {kToolCallOpen, kToolCallClose, kArgKeyOpen, kArgKeyClose, kArgValueOpen, kArgValueClose});
+    tokens.insert(tokens.end(),
+                  {kToolCallOpen, kToolCallClose, kArgKeyOpen, kArgKeyClose, kArgValueOpen, kArgValueClose});
   }
   return tokens;
 }
@@ -182,8 +189,9 @@ class AnswerParser {
  private:
   Status error(std::string_view what) const {
     constexpr size_t kShown = 40;
-    return invalid_argument(fmt::format("answer: byte {}: {}, found {}", at_, what,
-                                        at_ == text_.size() ? std::string("the end") : fmt::format("'{}'", text_.substr(at_, kShown))));
+    return invalid_argument(
+        fmt::format("answer: byte {}: {}, found {}", at_, what,
+                    at_ == text_.size() ? std::string("the end") : fmt::format("'{}'", text_.substr(at_, kShown))));
   }
 
   bool take(std::string_view token) {
@@ -220,7 +228,8 @@ class AnswerParser {
       const std::string name(key);
       if (std::ranges::find(names, name) != names.end()) return error(fmt::format("argument '{}' comes twice", name));
       names.push_back(name);
-      call.arguments += fmt::format("{}{}: {}", call.arguments.empty() ? "" : ", ", python_json(name), json_of(call.name, name, value));
+      call.arguments += fmt::format("{}{}: {}", call.arguments.empty() ? "" : ", ", python_json(name),
+                                    json_of(call.name, name, value));
     }
     if (!take(kToolCallClose)) return error("expected <arg_key> or </tool_call>");
     skip_space();
@@ -245,7 +254,8 @@ class AnswerParser {
       if (type != nullptr && *type == "string") return as_string;
     }
     const OrderedJson parsed = OrderedJson::parse(value, nullptr, /*allow_exceptions=*/false);
-    return parsed.is_discarded() || parsed.is_string() || !parse_json(value, "argument").ok() ? as_string : std::string(value);
+    return parsed.is_discarded() || parsed.is_string() || !parse_json(value, "argument").ok() ? as_string
+                                                                                              : std::string(value);
   }
 
   std::string_view text_;
@@ -256,6 +266,8 @@ class AnswerParser {
 
 }  // namespace
 
-Result<ChatAnswer> parse_glm_answer(std::string_view text, const AnswerOptions& options) { return AnswerParser(text, options).run(); }
+Result<ChatAnswer> parse_glm_answer(std::string_view text, const AnswerOptions& options) {
+  return AnswerParser(text, options).run();
+}
 
 }  // namespace weft::chat

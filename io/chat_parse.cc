@@ -143,7 +143,8 @@ class AnswerParser {
 }  // namespace
 
 Result<ChatAnswer> parse_chat_answer(std::string_view text, const AnswerOptions& options) {
-  if (options.format == ChatFormat::kGlm5 || options.format == ChatFormat::kGlm52) return chat::parse_glm_answer(text, options);
+  if (options.format == ChatFormat::kGlm5 || options.format == ChatFormat::kGlm52)
+    return chat::parse_glm_answer(text, options);
   return AnswerParser(text, options).run();
 }
 

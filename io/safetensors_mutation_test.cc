@@ -36,10 +36,16 @@ std::string mutate(std::string image, const std::vector<std::string>& all, std::
 
 TEST(Safetensors, Mutations) {
   const std::vector<std::string> valid = {
-      safetensors_image(R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]}}   )", 32),
-      safetensors_image(R"({"__metadata__":{"format":"pt"},"x.y":{"dtype":"F8_E4M3","shape":[8,2],"data_offsets":[0,16]},"x.z":{"dtype":"F8_E8M0","shape":[1,1],"data_offsets":[16,17]}})", 17),
+      safetensors_image(
+          R"({"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]}}   )",
+          32),
+      safetensors_image(
+          R"({"__metadata__":{"format":"pt"},"x.y":{"dtype":"F8_E4M3","shape":[8,2],"data_offsets":[0,16]},"x.z":{"dtype":"F8_E8M0","shape":[1,1],"data_offsets":[16,17]}})",
+          17),
       safetensors_image("{}", 0),
-      safetensors_image(R"({"\u00e9":{"dtype":"I64","shape":[],"data_offsets":[0,8]},"e":{"dtype":"BOOL","shape":[0],"data_offsets":[8,8]}}       )", 8),
+      safetensors_image(
+          R"({"\u00e9":{"dtype":"I64","shape":[],"data_offsets":[0,8]},"e":{"dtype":"BOOL","shape":[0],"data_offsets":[8,8]}}       )",
+          8),
   };
   constexpr uint64_t kSeed = 20260811;
   SCOPED_TRACE("seed " + std::to_string(kSeed));

@@ -19,7 +19,8 @@ TEST(TextFile, ReadsAllBytes) {
 
 TEST(TextFile, Errors) {
   EXPECT_EQ(read_text_file("/").status().message(), "/: cannot be read: Is a directory");
-  EXPECT_EQ(read_text_file("/nonexistent").status().message(), "/nonexistent: cannot be read: No such file or directory");
+  EXPECT_EQ(read_text_file("/nonexistent").status().message(),
+            "/nonexistent: cannot be read: No such file or directory");
   EXPECT_EQ(read_text_file("/").status().code(), StatusCode::kInvalidArgument);
 }
 

@@ -1,5 +1,5 @@
-// Tokenizers as the releases of DeepSeek-V3.2 and GLM-5 make them: the published split patterns, their properties on random text, and
-// the tokens of their chat formats. (The vocabularies are small ones: tools/tokenizer_fixtures.py.)
+// Tokenizers as the releases of DeepSeek-V3.2 and GLM-5 make them: the published split patterns, their properties on
+// random text, and the tokens of their chat formats. (The vocabularies are small ones: tools/tokenizer_fixtures.py.)
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -25,7 +25,8 @@ struct Release {
 
 const std::vector<Release>& releases() {
   static const std::vector<Release> kReleases = {
-      // Pre-tokenizer "deepseek-v3" of llama.cpp, "deepseek3_llm" (glm_moe_dsa.md 6); DeepSeek-V4 has the same (deepseek_v4.md 6).
+      // Pre-tokenizer "deepseek-v3" of llama.cpp, "deepseek3_llm" (glm_moe_dsa.md 6); DeepSeek-V4 has the same
+      // (deepseek_v4.md 6).
       {"DeepSeek-V3.2",
        "v4_like.json",
        {R"(\p{N}{1,3})", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
@@ -44,7 +45,9 @@ const std::vector<Release>& releases() {
   return kReleases;
 }
 
-std::string path_of(const Release& release) { return fmt::format("{}/testdata/tokenizer/{}", WEFT_SOURCE_DIR, release.file); }
+std::string path_of(const Release& release) {
+  return fmt::format("{}/testdata/tokenizer/{}", WEFT_SOURCE_DIR, release.file);
+}
 
 Tokenizer load(const Release& release) {
   auto tokenizer = Tokenizer::load(path_of(release));
@@ -74,11 +77,13 @@ TEST(TokenizerReleases, SplitPatternsAreThePublishedOnes) {
 
 // Words, digits, spaces, line ends, apostrophes, CJK, combining marks, astral code points.
 std::string random_text(std::mt19937_64& random, bool ascii) {
-  static const std::vector<std::string> kPieces = {"a",  "Ze", "'ll", "'S", "0",   "42", "9", " ",  "  ", "\t", "\n",     "\r\n",   "!",
-                                                   "?-", "_",  "é",   "ß",  "日本", "語", "ひ", "カ", "ー", "一", "\u0301", "\U0001F600", "½"};
+  static const std::vector<std::string> kPieces = {"a",  "Ze", "'ll",  "'S", "0",  "42",     "9",          " ", "  ",
+                                                   "\t", "\n", "\r\n", "!",  "?-", "_",      "é",          "ß", "日本",
+                                                   "語", "ひ", "カ",   "ー", "一", "\u0301", "\U0001F600", "½"};
   constexpr size_t kAscii = 15;
   std::string text;
-  for (auto n = static_cast<int>(random() % 40); n > 0; --n) text += kPieces[random() % (ascii ? kAscii : kPieces.size())];
+  for (auto n = static_cast<int>(random() % 40); n > 0; --n)
+    text += kPieces[random() % (ascii ? kAscii : kPieces.size())];
   return text;
 }
 
@@ -109,7 +114,9 @@ TEST(TokenizerReleases, PropertiesOfRandomText) {
         const std::string_view bytes = tokenizer.token_bytes(id);
         const auto digits = std::count_if(bytes.begin(), bytes.end(), [](char c) { return c >= '0' && c <= '9'; });
         if (digits > 0) {
-          EXPECT_EQ(digits, std::count_if(bytes.begin(), bytes.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; })) << bytes;
+          EXPECT_EQ(digits, std::count_if(bytes.begin(), bytes.end(),
+                                          [](char c) { return static_cast<unsigned char>(c) < 0x80; }))
+              << bytes;
           EXPECT_LE(digits, 3) << bytes;
         }
       }

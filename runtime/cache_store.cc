@@ -17,34 +17,40 @@ int64_t saved_rows(const CacheSpec& spec, int64_t length) {
 
 }  // namespace
 
-std::vector<std::byte> join_entries(const CacheSpec& spec, int64_t length, std::span<const std::vector<std::byte>> by_rank) {
+std::vector<std::byte> join_entries(const CacheSpec& spec, int64_t length,
+                                    std::span<const std::vector<std::byte>> by_rank) {
   const DcpShard shard{1, static_cast<int>(by_rank.size())};
   std::vector<std::byte> rows(static_cast<size_t>(saved_rows(spec, length) * spec.row_bytes()));
   for (int64_t i = 0; i < saved_rows(spec, length); ++i) {
     const std::vector<std::byte>& of_owner = by_rank[static_cast<size_t>(shard.owner(i))];
-    WEFT_CHECK((shard.local_row(i) + 1) * spec.row_bytes() <= static_cast<int64_t>(of_owner.size()), "'{}': entry {}", spec.name, i);
+    WEFT_CHECK((shard.local_row(i) + 1) * spec.row_bytes() <= static_cast<int64_t>(of_owner.size()), "'{}': entry {}",
+               spec.name, i);
     std::memcpy(rows.data() + i * spec.row_bytes(), of_owner.data() + shard.local_row(i) * spec.row_bytes(),
                 static_cast<size_t>(spec.row_bytes()));
   }
   return rows;
 }
 
-Result<SavedSequence> stretch(std::span<const CacheSpec> specs, const SavedSequence& saved, int64_t length, uint64_t seed) {
-  WEFT_CHECK(saved.rows.size() == specs.size() && saved.length <= length, "{} caches of {} tokens", saved.rows.size(), saved.length);
+Result<SavedSequence> stretch(std::span<const CacheSpec> specs, const SavedSequence& saved, int64_t length,
+                              uint64_t seed) {
+  WEFT_CHECK(saved.rows.size() == specs.size() && saved.length <= length, "{} caches of {} tokens", saved.rows.size(),
+             saved.length);
   SavedSequence longer{length, saved.rows};
   for (size_t c = 0; c < specs.size(); ++c) {
     const CacheSpec& spec = specs[c];
     if (spec.kind == CacheKind::kRing) continue;
     const int64_t have = saved_rows(spec, saved.length), want = saved_rows(spec, length);
     if (want > have && have == 0) {
-      return invalid_argument(fmt::format("a context of {} tokens has no entry of cache '{}' to draw others from; expected at least {} tokens",
-                                          saved.length, spec.name, spec.ratio));
+      return invalid_argument(fmt::format(
+          "a context of {} tokens has no entry of cache '{}' to draw others from; expected at least {} tokens",
+          saved.length, spec.name, spec.ratio));
     }
     const auto bytes = static_cast<size_t>(spec.row_bytes());
     longer.rows[c].resize(static_cast<size_t>(want) * bytes);
     for (int64_t i = have; i < want; ++i) {
       // Entries of one position are drawn together, as the caches of a token belong together.
-      const auto from = static_cast<size_t>(uniform({seed, 0, i * spec.ratio}, DrawPurpose::kToken) * static_cast<double>(have));
+      const auto from =
+          static_cast<size_t>(uniform({seed, 0, i * spec.ratio}, DrawPurpose::kToken) * static_cast<double>(have));
       std::memcpy(longer.rows[c].data() + static_cast<size_t>(i) * bytes, saved.rows[c].data() + from * bytes, bytes);
     }
   }
@@ -56,7 +62,8 @@ std::byte* CacheStore::saved_row(const CacheSpec& spec, const TensorView& cache,
   return shard_.holds(i) ? PagedRows(cache, pages_[slot], shard_).row(i) : nullptr;
 }
 
-Result<CacheStore> CacheStore::create(std::vector<CacheSpec> specs, const CacheCapacity& capacity, const CacheShard& shard) {
+Result<CacheStore> CacheStore::create(std::vector<CacheSpec> specs, const CacheCapacity& capacity,
+                                      const CacheShard& shard) {
   CacheStore store;
   store.capacity_ = capacity;
   store.shard_ = shard;
@@ -89,7 +96,8 @@ TensorView CacheStore::view(std::string_view name) const {
 
 Result<int32_t> CacheStore::open() {
   if (free_slots_.empty()) {
-    return invalid_argument(fmt::format("all {} sequence slots are in use; raise the number of sequences", capacity_.num_slots));
+    return invalid_argument(
+        fmt::format("all {} sequence slots are in use; raise the number of sequences", capacity_.num_slots));
   }
   const int32_t slot = free_slots_.back();
   free_slots_.pop_back();
@@ -117,8 +125,9 @@ Status CacheStore::reserve(int32_t slot, int64_t tokens) {
   }
   const int64_t needed = ceil_div(length, capacity_.page_tokens) - static_cast<int64_t>(pages_[slot].size());
   if (needed > free_pages()) {
-    return invalid_argument(fmt::format("{} more cache pages of {} tokens are needed, {} are free; raise --ctx or run fewer sequences",
-                                        needed, capacity_.page_tokens, free_pages()));
+    return invalid_argument(
+        fmt::format("{} more cache pages of {} tokens are needed, {} are free; raise --ctx or run fewer sequences",
+                    needed, capacity_.page_tokens, free_pages()));
   }
   for (int64_t i = 0; i < needed; ++i) {
     pages_[slot].push_back(free_pages_.back());
@@ -134,8 +143,8 @@ Status CacheStore::truncate(int32_t slot, int64_t length) {
     return invalid_argument(fmt::format("cannot cut a sequence of {} tokens to {}", length_[slot], length));
   }
   if (length != 0 && longest_[slot] - length > capacity_.draft_rows) {
-    return invalid_argument(fmt::format("cannot go back from {} to {} tokens: the rings keep room for {} drafts", longest_[slot],
-                                        length, capacity_.draft_rows));
+    return invalid_argument(fmt::format("cannot go back from {} to {} tokens: the rings keep room for {} drafts",
+                                        longest_[slot], length, capacity_.draft_rows));
   }
   if (length == 0) longest_[slot] = 0;
   length_[slot] = length;
@@ -176,7 +185,8 @@ void CacheStore::for_rows_since(int32_t slot, int64_t from, int64_t length, F&& 
 
 std::vector<std::byte> CacheStore::rows_since(int32_t slot, int64_t from, int64_t length) const {
   std::vector<std::byte> rows;
-  for_rows_since(slot, from, length, [&](std::span<std::byte> row) { rows.insert(rows.end(), row.begin(), row.end()); });
+  for_rows_since(slot, from, length,
+                 [&](std::span<std::byte> row) { rows.insert(rows.end(), row.begin(), row.end()); });
   return rows;
 }
 
@@ -192,14 +202,15 @@ void CacheStore::set_rows_since(int32_t slot, int64_t from, int64_t length, std:
 Status CacheStore::restore(int32_t slot, const SavedSequence& saved) {
   WEFT_CHECK(length_[slot] == 0, "slot {} holds {} tokens", slot, length_[slot]);
   if (saved.rows.size() != specs_.size()) {
-    return invalid_argument(fmt::format("the saved sequence has {} caches, this engine {}", saved.rows.size(), specs_.size()));
+    return invalid_argument(
+        fmt::format("the saved sequence has {} caches, this engine {}", saved.rows.size(), specs_.size()));
   }
   for (size_t c = 0; c < specs_.size(); ++c) {
     const CacheSpec& spec = specs_[c];
     const int64_t bytes = saved_rows(spec, saved.length) * spec.row_bytes();
     if (static_cast<int64_t>(saved.rows[c].size()) != bytes) {
-      return invalid_argument(fmt::format("the saved sequence has {} bytes of cache '{}', expected {}", saved.rows[c].size(),
-                                          spec.name, bytes));
+      return invalid_argument(fmt::format("the saved sequence has {} bytes of cache '{}', expected {}",
+                                          saved.rows[c].size(), spec.name, bytes));
     }
   }
   WEFT_RETURN_IF_ERROR(reserve(slot, saved.length));

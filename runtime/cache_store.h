@@ -1,10 +1,10 @@
 // The caches of one rank: one buffer per CacheSpec, request slots, pages and block tables.
 //
-// A slot holds one request: `length` tokens are in its caches. Pages of the kAppend caches are taken as the length grows and go
-// back when the slot is closed. Memory is reserved for the whole capacity at once and touched as it fills.
+// A slot holds one request: `length` tokens are in its caches. Pages of the kAppend caches are taken as the length
+// grows and go back when the slot is closed. Memory is reserved for the whole capacity at once and touched as it fills.
 //
-// The entries of kAppend caches may be spread over ranks (decode context parallel): every rank has the same pages and block tables
-// and of every page a part of the entries. Rings are whole on every rank.
+// The entries of kAppend caches may be spread over ranks (decode context parallel): every rank has the same pages and
+// block tables and of every page a part of the entries. Rings are whole on every rank.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@
 namespace weft {
 
 // Entries that the ranks of a sharded cache saved, each its own, as one rank saves them.
-std::vector<std::byte> join_entries(const CacheSpec& spec, int64_t length, std::span<const std::vector<std::byte>> by_rank);
+std::vector<std::byte> join_entries(const CacheSpec& spec, int64_t length,
+                                    std::span<const std::vector<std::byte>> by_rank);
 
 // The state of one request, apart from any slot: what prefix caching, eviction and moving to another engine need.
 struct SavedSequence {
@@ -32,13 +33,15 @@ struct SavedSequence {
   bool operator==(const SavedSequence&) const = default;
 };
 
-// A sequence of `length` tokens that measures like a computed one: its entries are drawn from those of `saved`, its rings are the
-// same. Errors where a cache has no entry to draw from.
-Result<SavedSequence> stretch(std::span<const CacheSpec> specs, const SavedSequence& saved, int64_t length, uint64_t seed);
+// A sequence of `length` tokens that measures like a computed one: its entries are drawn from those of `saved`, its
+// rings are the same. Errors where a cache has no entry to draw from.
+Result<SavedSequence> stretch(std::span<const CacheSpec> specs, const SavedSequence& saved, int64_t length,
+                              uint64_t seed);
 
 class CacheStore {
  public:
-  static Result<CacheStore> create(std::vector<CacheSpec> specs, const CacheCapacity& capacity, const CacheShard& shard = {});
+  static Result<CacheStore> create(std::vector<CacheSpec> specs, const CacheCapacity& capacity,
+                                   const CacheShard& shard = {});
 
   const CacheShard& shard() const { return shard_; }
   const CacheCapacity& capacity() const { return capacity_; }
@@ -62,8 +65,8 @@ class CacheStore {
   // Forgets the last positions. At most draft_rows of them since the longest length, or everything.
   Status truncate(int32_t slot, int64_t length);
 
-  // What a sequence of `length` tokens holds of positions >= `from`, and everything in rings: how a rank that owns a request
-  // brings the others up to date. The same bytes back into a slot that has pages for them.
+  // What a sequence of `length` tokens holds of positions >= `from`, and everything in rings: how a rank that owns a
+  // request brings the others up to date. The same bytes back into a slot that has pages for them.
   std::vector<std::byte> rows_since(int32_t slot, int64_t from, int64_t length) const;
   void set_rows_since(int32_t slot, int64_t from, int64_t length, std::span<const std::byte> rows);
 

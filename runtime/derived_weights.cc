@@ -67,8 +67,8 @@ TensorView DerivedWeights::view(const Value& value, const RankContext& ranks) co
   WEFT_CHECK(at != slices_.end(), "'{}' was not announced", value.name);
   const Slices& slices = at->second;
   const int64_t first = first_slice(value, ranks);
-  WEFT_CHECK(first >= slices.first && first + value.type.shape()[0] <= slices.end, "'{}': slices {}.. of {}..{}", value.name,
-             first, slices.first, slices.end);
+  WEFT_CHECK(first >= slices.first && first + value.type.shape()[0] <= slices.end, "'{}': slices {}.. of {}..{}",
+             value.name, first, slices.first, slices.end);
   TensorView view;
   view.type = value.type.tensor;
   view.data = slices.data.data() + (first - slices.first) * slices.slice.bytes();

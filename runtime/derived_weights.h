@@ -1,4 +1,5 @@
-// Derived weights of one rank (ValueRole::kDerived): its slices, made once from the stored weights when the model is loaded.
+// Derived weights of one rank (ValueRole::kDerived): its slices, made once from the stored weights when the model is
+// loaded.
 #pragma once
 
 #include <map>

@@ -18,7 +18,8 @@ class Deriving : public ForwardingModel {
   Status derive(std::string_view value_name, int64_t first, const TensorView& rows) const override {
     if (value_name != "w") return ForwardingModel::derive(value_name, first, rows);
     const int64_t slices = rows.shape()[0], width = rows.shape().num_elements() / slices;
-    for (int64_t i = 0; i < slices * width; ++i) rows.as<float>()[i] = static_cast<float>(100 * (first + i / width) + i % width);
+    for (int64_t i = 0; i < slices * width; ++i)
+      rows.as<float>()[i] = static_cast<float>(100 * (first + i / width) + i % width);
     made_ += slices;
     return {};
   }

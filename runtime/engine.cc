@@ -11,8 +11,20 @@ namespace weft {
 namespace {
 
 enum class CommandKind : int32_t {
-  kQuit, kOpen, kClose, kTruncate, kRestore, kStep, kDraft,
-  kStartTrace, kStartTiming, kReport, kTakeTrace, kHashCaches, kSave, kOpTimes,  // from kReport on answered by every rank
+  kQuit,
+  kOpen,
+  kClose,
+  kTruncate,
+  kRestore,
+  kStep,
+  kDraft,
+  kStartTrace,
+  kStartTiming,
+  kReport,
+  kTakeTrace,
+  kHashCaches,
+  kSave,
+  kOpTimes,  // from kReport on answered by every rank
 };
 
 MessageWriter message(CommandKind kind) {
@@ -48,12 +60,13 @@ MessageWriter restore_command(int32_t slot, const SavedSequence& saved) {
 
 constexpr const char* kAnswerName = "answer to rank 0";
 
-// Whether this rank's caches are up to date for the request: they are those of its data-parallel group, and with split=owned
-// those of its owner.
+// Whether this rank's caches are up to date for the request: they are those of its data-parallel group, and with
+// split=owned those of its owner.
 bool has_caches_of(const RankEngine& rank, int32_t slot) {
   if (!rank.owns(slot)) return false;
   const Layout& layout = rank.options().layout;
-  return layout.split != TokenSplit::kOwned || slot_owner(rank.local_slot(slot), layout.mesh.tp) == rank.index_of(MeshAxis::kTp);
+  return layout.split != TokenSplit::kOwned ||
+         slot_owner(rank.local_slot(slot), layout.mesh.tp) == rank.index_of(MeshAxis::kTp);
 }
 
 // A saved sequence has all caches of the model; a pipeline stage has some of them.
@@ -76,7 +89,8 @@ MessageWriter answer(const RankEngine& rank, StepTracer* tracer, MessageReader c
   switch (command.get<CommandKind>()) {
     case CommandKind::kReport: {
       RankReport report{static_cast<int32_t>(rank.options().num_threads), rank.memory(), {}, rank.planned_bytes()};
-      for (size_t axis = 0; axis < report.sent.size(); ++axis) report.sent[axis] = rank.comm_counters(static_cast<MeshAxis>(axis));
+      for (size_t axis = 0; axis < report.sent.size(); ++axis)
+        report.sent[axis] = rank.comm_counters(static_cast<MeshAxis>(axis));
       return writer.put(report);
     }
     case CommandKind::kOpTimes: put(writer, rank.op_times()); return writer;
@@ -105,7 +119,8 @@ MessageWriter answer(const RankEngine& rank, StepTracer* tracer, MessageReader c
 }
 
 // One command on a follower. False: it was the last one.
-Result<bool> obey(RankEngine& rank, Communicator& world, std::unique_ptr<StepTracer>& tracer, std::span<const std::byte> command) {
+Result<bool> obey(RankEngine& rank, Communicator& world, std::unique_ptr<StepTracer>& tracer,
+                  std::span<const std::byte> command) {
   MessageReader reader(command);
   const auto observe = [&](const Value& value, const TensorView& view, std::span<const int32_t> rows) {
     tracer->record(value, view, rows);
@@ -169,7 +184,8 @@ Result<bool> obey(RankEngine& rank, Communicator& world, std::unique_ptr<StepTra
     case CommandKind::kTakeTrace:
     case CommandKind::kHashCaches:
     case CommandKind::kSave:
-      WEFT_RETURN_IF_ERROR(gather_messages(world, kAnswerName, answer(rank, tracer.get(), MessageReader(command)).bytes()).status());
+      WEFT_RETURN_IF_ERROR(
+          gather_messages(world, kAnswerName, answer(rank, tracer.get(), MessageReader(command)).bytes()).status());
       return true;
   }
   WEFT_CHECK(false, "an unknown command");
@@ -200,7 +216,8 @@ Status follow(std::shared_ptr<const Model> model, const EngineOptions& options, 
   }
 }
 
-// The threads of ranks 1 and up. After a failure one of them may never come back: it is left behind then, with all that it uses.
+// The threads of ranks 1 and up. After a failure one of them may never come back: it is left behind then, with all that
+// it uses.
 class Engine::Threads {
  public:
   Threads() : state_(std::make_shared<State>()) {}

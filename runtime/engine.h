@@ -1,12 +1,14 @@
 // One model on all ranks of a layout: steps over any mix of requests.
 //
-// A sequence lives in a slot. A step appends tokens to any number of sequences at once (prefill chunks, decode rows and draft
-// verification alike) and gives logits at the rows that were asked for. The bits of a sequence's logits do not depend on how its
-// tokens were cut into steps, nor on what else is in the step, nor on the number of threads, nor on the layout.
+// A sequence lives in a slot. A step appends tokens to any number of sequences at once (prefill chunks, decode rows and
+// draft verification alike) and gives logits at the rows that were asked for. The bits of a sequence's logits do not
+// depend on how its tokens were cut into steps, nor on what else is in the step, nor on the number of threads, nor on
+// the layout.
 //
-// Rank 0 decides, the others follow: every call that changes something is broadcast to them first, so that all ranks make the
-// same calls in the same order (and only rank 0 samples). Followers are threads of this process, or the processes of an MPI job,
-// which call follow(). A failure of any rank ends all of them with one message (comm/communicator.h).
+// Rank 0 decides, the others follow: every call that changes something is broadcast to them first, so that all ranks
+// make the same calls in the same order (and only rank 0 samples). Followers are threads of this process, or the
+// processes of an MPI job, which call follow(). A failure of any rank ends all of them with one message
+// (comm/communicator.h).
 #pragma once
 
 #include <functional>
@@ -24,8 +26,8 @@ class Engine {
   using DraftRequest = weft::DraftRequest;
   using DraftFrom = weft::DraftFrom;
 
-  // `world`: the endpoint of rank 0 of an MPI job whose other ranks call follow(); null: the ranks are threads. Refuses before
-  // anything is allocated when caches and the largest step do not fit into the memory that is free.
+  // `world`: the endpoint of rank 0 of an MPI job whose other ranks call follow(); null: the ranks are threads. Refuses
+  // before anything is allocated when caches and the largest step do not fit into the memory that is free.
   static Result<std::unique_ptr<Engine>> create(std::shared_ptr<const Model> model, const EngineOptions& options,
                                                 Communicator* world = nullptr);
   ~Engine();
@@ -46,12 +48,13 @@ class Engine {
   // Appends every request's tokens to its sequence (at most one request per slot; together at most max_step_tokens).
   // observer: see executor.h (weft dump, weft check); it sees the values of rank 0.
   Status step(std::span<const Request> requests, const ValueObserver* observer = nullptr);
-  // Logits of the last step: rows in the order of the requests, ascending positions within one. Valid until the next step.
+  // Logits of the last step: rows in the order of the requests, ascending positions within one. Valid until the next
+  // step.
   std::span<const float> logits(int64_t row) const { return rank_->logits(row); }
   int64_t num_logit_rows() const { return rank_->num_logit_rows(); }
 
-  // Draft layer (max_drafts > 0). draft() continues the last step: for every request, rows of the sequence's hidden states with
-  // the token that follows each give the draft layer's logits, and its cache advances with the trunk's.
+  // Draft layer (max_drafts > 0). draft() continues the last step: for every request, rows of the sequence's hidden
+  // states with the token that follows each give the draft layer's logits, and its cache advances with the trunk's.
   Status draft(std::span<const DraftRequest> requests, DraftFrom from, const ValueObserver* observer = nullptr);
   std::span<const float> draft_logits(int64_t row) const { return rank_->draft_logits(row); }
   int64_t num_draft_logit_rows() const { return rank_->num_draft_logit_rows(); }
@@ -67,7 +70,8 @@ class Engine {
   // From now on every rank times the ops of its steps, from zero; by rank.
   Status start_timing();
   Result<std::vector<std::vector<OpTime>>> op_times();
-  // Of the caches that each rank has: of its pipeline stage, and nothing where another data-parallel group has the sequence.
+  // Of the caches that each rank has: of its pipeline stage, and nothing where another data-parallel group has the
+  // sequence.
   Result<std::vector<std::vector<CacheHashes>>> cache_hashes(int32_t slot);
 
   // The graph that the ranks ran last; null if there was none.

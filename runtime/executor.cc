@@ -39,8 +39,8 @@ TensorView slice_of(const TensorView& whole, int dim, int64_t index, int64_t siz
 
 }  // namespace
 
-Result<Executor> Executor::create(Graph graph, const Model& model, const DerivedWeights& derived, const CacheStore& caches,
-                                  ThreadPool& pool, Isa isa, const RankContext& ranks) {
+Result<Executor> Executor::create(Graph graph, const Model& model, const DerivedWeights& derived,
+                                  const CacheStore& caches, ThreadPool& pool, Isa isa, const RankContext& ranks) {
   Executor executor;
   executor.plan_ = plan_memory(graph, {pool.size()});
   executor.bound_.resize(graph.values().size());
@@ -80,7 +80,8 @@ TensorView Executor::view_of(ValueId id, const StepBatch& batch, const RowSets* 
   if (type.rows != Rows::kTokens && type.rows != Rows::kLogits) return view;
   const RowSet set = row_set(type.placement);
   if (set == RowSet::kAll) {
-    view.type.shape[0] = type.rows == Rows::kTokens ? batch.num_tokens() : static_cast<int64_t>(batch.logit_rows.size());
+    view.type.shape[0] =
+        type.rows == Rows::kTokens ? batch.num_tokens() : static_cast<int64_t>(batch.logit_rows.size());
   } else {
     WEFT_CHECK(rows != nullptr, "'{}' is split over ranks", graph_.value(id).name);
     view.type.shape[0] = rows->of(type.rows, set).size();
@@ -89,9 +90,11 @@ TensorView Executor::view_of(ValueId id, const StepBatch& batch, const RowSets* 
 }
 
 TensorView Executor::value(std::string_view name, const StepBatch& batch, std::byte* arena) const {
-  for (ValueId id : graph_.results()) {  // a result that was gathered has the name of what it was gathered from, and more
+  for (ValueId id :
+       graph_.results()) {  // a result that was gathered has the name of what it was gathered from, and more
     const std::string& found = graph_.value(id).name;
-    if (found == name || (found.starts_with(name) && found[name.size()] == '.')) return view_of(id, batch, nullptr, arena);
+    if (found == name || (found.starts_with(name) && found[name.size()] == '.'))
+      return view_of(id, batch, nullptr, arena);
   }
   const ValueId id = graph_.find(name);
   WEFT_CHECK(id >= 0, "graph {} has no value '{}'", graph_.name(), name);
@@ -165,7 +168,8 @@ Status Executor::run_node(size_t n, Step& step) {
   out.clear();
   for (ValueId id : node.in) in.push_back(view_of(id, batch, &rows, arena));
   for (ValueId id : node.out) out.push_back(view_of(id, batch, &rows, arena));
-  RunContext ctx{in, out, {arena + plan_.scratch_offset[n], static_cast<size_t>(plan_.scratch_bytes[n])}, batch, *pool_, isa_};
+  RunContext ctx{in,    out,    {arena + plan_.scratch_offset[n], static_cast<size_t>(plan_.scratch_bytes[n])},
+                 batch, *pool_, isa_};
   ctx.ranks = ranks_;
   ctx.row_sets = &rows;
   ctx.received_rows = &received_rows_;
@@ -175,7 +179,8 @@ Status Executor::run_node(size_t n, Step& step) {
   }
   if (node.in.size() > 1) ctx.key_row_set = row_set(graph_.value(node.in[1]).type.placement);
   for (ValueId id : node.in) {
-    if (graph_.value(id).role == ValueRole::kState) ctx.cache_shard = cache_shard(graph_.value(id).type.placement, *ranks_);
+    if (graph_.value(id).role == ValueRole::kState)
+      ctx.cache_shard = cache_shard(graph_.value(id).type.placement, *ranks_);
     if (!ctx.cache_shard.whole()) break;
   }
   if (!node.out.empty()) {

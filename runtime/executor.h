@@ -17,8 +17,8 @@
 
 namespace weft {
 
-// Called after every node with each of its outputs, first dimension = valid rows. `rows`: which rows of the step (or of its logit
-// rows) they are where the rank has not all of them; else empty.
+// Called after every node with each of its outputs, first dimension = valid rows. `rows`: which rows of the step (or of
+// its logit rows) they are where the rank has not all of them; else empty.
 using ValueObserver = FunctionRef<void(const Value& value, const TensorView& view, std::span<const int32_t> rows)>;
 
 // What is to be seen of a run; null: nothing.
@@ -31,10 +31,10 @@ struct RunWatch {
 class Executor {
  public:
   // The graph of one rank (models/layout_graph.h); its weights are bound to this rank's slices of the model's.
-  // Borrows model, derived weights, caches, pool and ranks: they outlive the executor. `arena` of memory_plan().arena_bytes is given with
-  // every run.
-  static Result<Executor> create(Graph graph, const Model& model, const DerivedWeights& derived, const CacheStore& caches,
-                                 ThreadPool& pool, Isa isa, const RankContext& ranks);
+  // Borrows model, derived weights, caches, pool and ranks: they outlive the executor. `arena` of
+  // memory_plan().arena_bytes is given with every run.
+  static Result<Executor> create(Graph graph, const Model& model, const DerivedWeights& derived,
+                                 const CacheStore& caches, ThreadPool& pool, Isa isa, const RankContext& ranks);
 
   const Graph& graph() const { return graph_; }
   const MemoryPlan& memory_plan() const { return plan_; }
@@ -49,12 +49,13 @@ class Executor {
   Status run(const StepBatch& batch, const RowSets& rows, std::span<const Input> inputs, std::byte* arena,
              const RunWatch& watch = {});
 
-  // A value by its own name, as this rank holds it: an input that is filled before run() (values of another pipeline stage), or
-  // a result.
+  // A value by its own name, as this rank holds it: an input that is filled before run() (values of another pipeline
+  // stage), or a result.
   TensorView held(std::string_view name, const StepBatch& batch, const RowSets& rows, std::byte* arena) const {
     return view_of(graph_.find(name), batch, &rows, arena);
   }
-  // A result or input of the last run. The name must exist; a result goes by the name that it has in the graph of one rank.
+  // A result or input of the last run. The name must exist; a result goes by the name that it has in the graph of one
+  // rank.
   TensorView value(std::string_view name, const StepBatch& batch, std::byte* arena) const;
 
  private:

@@ -1,5 +1,5 @@
-// Models that run on ranks that are threads, for tests of what can go wrong between them: each rank is looked at, what it computed, on
-// which rows, and what is in its caches.
+// Models that run on ranks that are threads, for tests of what can go wrong between them: each rank is looked at, what
+// it computed, on which rows, and what is in its caches.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,7 +42,8 @@ struct RankTrace {
   std::vector<std::map<std::string, Seen>> seen;  // by step
 };
 
-inline RankTrace play_rank(const std::shared_ptr<const Model>& model, const Scenario& scenario, const Layout& layout, Communicator* world) {
+inline RankTrace play_rank(const std::shared_ptr<const Model>& model, const Scenario& scenario, const Layout& layout,
+                           Communicator* world) {
   RankTrace trace;
   EngineOptions options;
   options.mode = model->mode(scenario.dtype, std::nullopt);
@@ -151,7 +152,8 @@ inline void expect_caches_of_one_rank(const Scenario& scenario, const std::vecto
 }
 
 // A value whose rows the ranks hold one after another.
-inline std::vector<std::byte> rows_of_ranks(const std::vector<RankTrace>& traces, size_t step, const std::string& name) {
+inline std::vector<std::byte> rows_of_ranks(const std::vector<RankTrace>& traces, size_t step,
+                                            const std::string& name) {
   std::vector<std::byte> all;
   for (const RankTrace& trace : traces) {
     const auto at = trace.seen[step].find(name);
@@ -164,19 +166,22 @@ inline std::vector<std::byte> rows_of_ranks(const std::vector<RankTrace>& traces
 }
 
 // Watched values, whose rows the ranks hold, in the first `num_steps` steps, by default all.
-inline void expect_rows_of_one_rank(const Scenario& scenario, const std::vector<const char*>& layouts, size_t num_steps = SIZE_MAX) {
+inline void expect_rows_of_one_rank(const Scenario& scenario, const std::vector<const char*>& layouts,
+                                    size_t num_steps = SIZE_MAX) {
   const RankTrace want = play(scenario, "tp1")[0];
   for (const char* layout : layouts) {
     const auto traces = play(scenario, layout);
     for (size_t step = 0; step < std::min(num_steps, scenario.steps.size()); ++step) {
       for (const std::string& name : scenario.watched) {
-        EXPECT_TRUE(rows_of_ranks(traces, step, name) == want.seen[step].at(name).bytes) << layout << " step " << step << " " << name;
+        EXPECT_TRUE(rows_of_ranks(traces, step, name) == want.seen[step].at(name).bytes)
+            << layout << " step " << step << " " << name;
       }
     }
   }
 }
 
-inline Graph graph_of(const char* name, const std::string& layout, int64_t tokens, StepPhase phase = StepPhase::kPrefill) {
+inline Graph graph_of(const char* name, const std::string& layout, int64_t tokens,
+                      StepPhase phase = StepPhase::kPrefill) {
   const auto model = load_test_model(name);
   GraphOptions options;
   options.mode = model->mode(DType::kF32, false);

@@ -1,12 +1,12 @@
-// The same failures (failure_modes_test.cc) for models of latents, whose caches have an entry for every token, and whose layers may use
-// the selection of a layer before them.
+// The same failures (failure_modes_test.cc) for models of latents, whose caches have an entry for every token, and
+// whose layers may use the selection of a layer before them.
 #include "runtime/failure_modes.h"
 
 namespace weft {
 namespace {
 
-// GLM-5.2: 5 layers, the last two with the selection of the third, one dense layer, draft layer that shares its selection; 16 picks,
-// 4 heads, hidden width 64; F32.
+// GLM-5.2: 5 layers, the last two with the selection of the third, one dense layer, draft layer that shares its
+// selection; 16 picks, 4 heads, hidden width 64; F32.
 constexpr const char* kGlm = "golden/glm_moe_dsa/glm52_mtp_f32";
 
 Scenario glm(Steps steps = {{37, 6}, {5, 18}, {1, 1}, {1, 2}, {1, 1}}) {
@@ -22,17 +22,20 @@ TEST(FailureModesOfLatents, FailureMode08_ResidualGatheredTwice) {
     const Graph graph = graph_of(kGlm, layout, 32);
     for (const Value& value : graph.values()) {
       if (value.type.rows == Rows::kTokens) {
-        EXPECT_EQ(value.type.shape()[0], row_set(value.type.placement) == RowSet::kTp ? 16 : 32) << layout << " " << value.name;
+        EXPECT_EQ(value.type.shape()[0], row_set(value.type.placement) == RowSet::kTp ? 16 : 32)
+            << layout << " " << value.name;
       }
     }
     for (int layer = 0; layer < 5; ++layer) {
-      for (const char* sum : {"attn_out", "ffn_out"}) EXPECT_EQ(type_of(graph, fmt::format("layers.{}.{}", layer, sum)).shape()[0], 16) << layout;
+      for (const char* sum : {"attn_out", "ffn_out"})
+        EXPECT_EQ(type_of(graph, fmt::format("layers.{}.{}", layer, sum)).shape()[0], 16) << layout;
     }
   }
 }
 
 TEST(FailureModesOfLatents, FailureMode09_FullTokensTooEarlyInMoe) {
-  for (const char* layout : {"tp2+sp", "tp2+sp+ep2", "tp2+ep2", "tp2+dsa_cp+sp+ep2+o_proj=replicated+router=full+queries=full"}) {
+  for (const char* layout :
+       {"tp2+sp", "tp2+sp+ep2", "tp2+ep2", "tp2+dsa_cp+sp+ep2+o_proj=replicated+router=full+queries=full"}) {
     const Graph graph = graph_of(kGlm, layout, 32);
     for (const char* name : {"layers.1.gate", "layers.1.route", "layers.1.experts", "layers.4.gate"}) {
       EXPECT_EQ(type_of(graph, name).shape()[0], 16) << layout << " " << name;
@@ -65,8 +68,8 @@ TEST(FailureModesOfLatents, FailureMode14_FirstResidualIsOfLocalRows) {
 TEST(FailureModesOfLatents, FailureMode16_DraftLayerInEveryLayout) {
   Scenario scenario = glm();
   scenario.draft = true;
-  expect_logits_of_one_rank(scenario, {"tp2+sp", "tp2+dsa_cp", "tp2+dsa_cp+sp+owned", "pcp2+split=zigzag", "tp2pcp2+sp", "tp2+sp+ep2", "tp2dcp2",
-                                       "tp2+dsa_cp+sp+o_proj=replicated+queries=full"});
+  expect_logits_of_one_rank(scenario, {"tp2+sp", "tp2+dsa_cp", "tp2+dsa_cp+sp+owned", "pcp2+split=zigzag", "tp2pcp2+sp",
+                                       "tp2+sp+ep2", "tp2dcp2", "tp2+dsa_cp+sp+o_proj=replicated+queries=full"});
   expect_caches_of_one_rank(scenario, {"tp2+dsa_cp+sp", "pcp2+split=zigzag"});
 }
 
@@ -89,11 +92,13 @@ TEST(FailureModesOfLatents, FailureMode20_SelectionIsThatOfOneRank) {
   Scenario scenario = glm();
   scenario.watched = {"layers.0.topk", "layers.2.topk"};
   const RankTrace want = play(scenario, "tp1")[0];
-  expect_rows_of_one_rank(scenario, {"tp2+dsa_cp+sp", "tp2+dsa_cp+sp+o_proj=replicated+queries=full"}, 2);  // prefill: local queries
+  expect_rows_of_one_rank(scenario, {"tp2+dsa_cp+sp", "tp2+dsa_cp+sp+o_proj=replicated+queries=full"},
+                          2);                      // prefill: local queries
   for (const char* layout : {"tp2", "tp4dcp4"}) {  // all queries; keys of every second token
     for (const RankTrace& trace : play(scenario, layout)) {
       for (size_t step = 0; step < scenario.steps.size(); ++step) {
-        EXPECT_TRUE(trace.seen[step].at("layers.2.topk").bytes == want.seen[step].at("layers.2.topk").bytes) << layout << " step " << step;
+        EXPECT_TRUE(trace.seen[step].at("layers.2.topk").bytes == want.seen[step].at("layers.2.topk").bytes)
+            << layout << " step " << step;
       }
     }
   }
@@ -113,7 +118,8 @@ TEST(FailureModesOfLatents, FailureMode26_LateQueriesSeeTheFirstKey) {
     const auto a = play(scenario, layout)[0].logits[0], b = play(planted, layout)[0].logits[0];
     EXPECT_TRUE(same_bits(b, play(planted, "tp1")[0].logits[0])) << layout;
     const auto vocab = static_cast<ptrdiff_t>(a.size() / 13);
-    const std::vector<float> last_a(a.begin() + 11 * vocab, a.begin() + 12 * vocab), last_b(b.begin() + 11 * vocab, b.begin() + 12 * vocab);
+    const std::vector<float> last_a(a.begin() + 11 * vocab, a.begin() + 12 * vocab),
+        last_b(b.begin() + 11 * vocab, b.begin() + 12 * vocab);
     EXPECT_FALSE(same_bits(last_a, last_b)) << layout;
   }
 }
@@ -122,15 +128,17 @@ TEST(FailureModesOfLatents, FailureMode28_LogitsAreEqualOnAllRanks) {
   for (const char* layout : {"tp2+sp", "tp2pcp2+sp", "tp2+dsa_cp+owned", "tp2+lm_head=replicated"}) {
     const auto traces = play(glm(), layout);
     for (const RankTrace& trace : traces) {
-      for (size_t step = 0; step < trace.logits.size(); ++step) EXPECT_TRUE(same_bits(trace.logits[step], traces[0].logits[step])) << layout << " step " << step;
+      for (size_t step = 0; step < trace.logits.size(); ++step)
+        EXPECT_TRUE(same_bits(trace.logits[step], traces[0].logits[step])) << layout << " step " << step;
     }
   }
 }
 
 TEST(FailureModesOfLatents, FailureMode31_UnevenRows) {
-  expect_logits_of_one_rank(glm({{7, 0}, {1, 0}, {2, 3}, {0, 1}, {3, 2}}),
-                            {"tp4+dsa_cp+sp", "tp4+sp", "tp4+dsa_cp+o_proj=streamed", "pcp3+split=zigzag", "tp2pcp3+sp+ep6", "tp4dcp2",
-                             "tp4+dsa_cp+sp+ep2+o_proj=replicated+router=full+queries=full"});
+  expect_logits_of_one_rank(
+      glm({{7, 0}, {1, 0}, {2, 3}, {0, 1}, {3, 2}}),
+      {"tp4+dsa_cp+sp", "tp4+sp", "tp4+dsa_cp+o_proj=streamed", "pcp3+split=zigzag", "tp2pcp3+sp+ep6", "tp4dcp2",
+       "tp4+dsa_cp+sp+ep2+o_proj=replicated+router=full+queries=full"});
 }
 
 TEST(FailureModesOfLatents, FailureMode34_ChunkedAndWholePromptsAreEqual) {
@@ -148,11 +156,14 @@ TEST(FailureModesOfLatents, FailureMode39_StageOnASharedLayer) {
   options.layout.mesh.pp = 4;
   const auto engine = Engine::create(load_test_model(kGlm), options);
   ASSERT_FALSE(engine.ok());
-  EXPECT_EQ(engine.status().message(), "layout pp4: 4 pipeline stages, but only 3 of 5 layers have an indexer of their own and can begin one");
+  EXPECT_EQ(engine.status().message(),
+            "layout pp4: 4 pipeline stages, but only 3 of 5 layers have an indexer of their own and can begin one");
 }
 
 TEST(FailureModesOfLatents, FailureMode40_GatheredWeightsLeaveNoTrace) {
-  expect_logits_of_one_rank(glm({{37, 6}, {1, 1}, {9, 1}, {1, 1}}), {"tp2+dsa_cp+o_proj=streamed", "tp2+dsa_cp+sp+o_proj=streamed", "tp2+dsa_cp+owned+o_proj=streamed"});
+  expect_logits_of_one_rank(
+      glm({{37, 6}, {1, 1}, {9, 1}, {1, 1}}),
+      {"tp2+dsa_cp+o_proj=streamed", "tp2+dsa_cp+sp+o_proj=streamed", "tp2+dsa_cp+owned+o_proj=streamed"});
 }
 
 }  // namespace

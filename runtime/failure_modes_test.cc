@@ -1,6 +1,7 @@
-// Failures that other engines had with split models (reference, section 12), as far as they need a model that runs; the number is
-// in the name. Ranks are threads, and each of them is looked at: what it computed, on which rows, and what is in its caches.
-// Others: sharding/failure_modes_test.cc (integers), graph/passes/shard_test.cc and graph/ops/collective_test.cc (refusals, tails).
+// Failures that other engines had with split models (reference, section 12), as far as they need a model that runs; the
+// number is in the name. Ranks are threads, and each of them is looked at: what it computed, on which rows, and what is
+// in its caches. Others: sharding/failure_modes_test.cc (integers), graph/passes/shard_test.cc and
+// graph/ops/collective_test.cc (refusals, tails).
 #include "runtime/failure_modes.h"
 
 #include <mutex>
@@ -20,10 +21,12 @@ TEST(FailureModes, FailureMode08_ResidualGatheredTwice) {
     const Graph graph = graph_of(kPro, layout, 32);
     for (const Value& value : graph.values()) {
       if (value.type.rows == Rows::kTokens) {
-        EXPECT_EQ(value.type.shape()[0], row_set(value.type.placement) == RowSet::kTp ? 16 : 32) << layout << " " << value.name;
+        EXPECT_EQ(value.type.shape()[0], row_set(value.type.placement) == RowSet::kTp ? 16 : 32)
+            << layout << " " << value.name;
       }
     }
-    for (int layer = 0; layer < 5; ++layer) EXPECT_EQ(type_of(graph, fmt::format("layers.{}.ffn_hc_post", layer)).shape()[0], 16) << layout;
+    for (int layer = 0; layer < 5; ++layer)
+      EXPECT_EQ(type_of(graph, fmt::format("layers.{}.ffn_hc_post", layer)).shape()[0], 16) << layout;
   }
 }
 
@@ -31,7 +34,8 @@ TEST(FailureModes, FailureMode09_FullTokensTooEarlyInMoe) {
   for (const char* layout : {"tp2+sp", "tp2+sp+ep2", "tp2+ep2"}) {
     const Graph graph = graph_of(kPro, layout, 32);
     const int64_t rows = 16;  // of this rank
-    for (const char* name : {"layers.0.gate", "layers.0.route", "layers.0.experts", "layers.4.gate", "layers.4.experts"}) {
+    for (const char* name :
+         {"layers.0.gate", "layers.0.route", "layers.0.experts", "layers.4.gate", "layers.4.experts"}) {
       EXPECT_EQ(type_of(graph, name).shape()[0], rows) << layout << " " << name;
     }
   }
@@ -94,14 +98,16 @@ TEST(FailureModes, FailureMode31_UnevenRows) {
   scenario.model = kPro;
   scenario.dtype = DType::kF32;
   scenario.steps = {{7, 0}, {1, 0}, {2, 3}, {0, 1}, {3, 2}};  // ranks with t, t - 1 and no rows
-  expect_logits_of_one_rank(scenario, {"tp4+dsa_cp+sp", "tp4+sp", "tp4+dsa_cp+o_proj=streamed", "pcp3+split=zigzag", "tp2pcp3+sp+ep6"});
+  expect_logits_of_one_rank(
+      scenario, {"tp4+dsa_cp+sp", "tp4+sp", "tp4+dsa_cp+o_proj=streamed", "pcp3+split=zigzag", "tp2pcp3+sp+ep6"});
 }
 
 TEST(FailureModes, FailureMode34_ChunkedAndWholePromptsAreEqual) {
   Scenario whole, chunked;
   whole.steps = {{60, 21}, {1, 1}};
   chunked.steps = {{23, 21}, {30, 0}, {7, 0}, {1, 1}};
-  for (const char* layout : {"pcp2+split=per_request", "pcp2+split=zigzag", "tp2+dsa_cp+split=zigzag", "tp2+dsa_cp+sp+split=per_request"}) {
+  for (const char* layout :
+       {"pcp2+split=per_request", "pcp2+split=zigzag", "tp2+dsa_cp+split=zigzag", "tp2+dsa_cp+sp+split=per_request"}) {
     const auto a = play(whole, layout), b = play(chunked, layout);
     EXPECT_TRUE(same_bits(a[0].logits.back(), b[0].logits.back())) << layout;
     EXPECT_TRUE(a[1].caches == b[1].caches) << layout;
@@ -119,7 +125,8 @@ TEST(FailureModes, FailureMode26_LateQueriesSeeTheFirstKey) {
     EXPECT_TRUE(same_bits(b, want)) << layout;
     // The last row of the prompt, 59 tokens later.
     const auto vocab = static_cast<ptrdiff_t>(a.size() / 61);
-    const std::vector<float> last_a(a.begin() + 59 * vocab, a.begin() + 60 * vocab), last_b(b.begin() + 59 * vocab, b.begin() + 60 * vocab);
+    const std::vector<float> last_a(a.begin() + 59 * vocab, a.begin() + 60 * vocab),
+        last_b(b.begin() + 59 * vocab, b.begin() + 60 * vocab);
     EXPECT_FALSE(same_bits(last_a, last_b)) << layout;
   }
 }
@@ -149,10 +156,12 @@ TEST(FailureModes, FailureMode20_SelectionIsThatOfOneRank) {
   scenario.watched = {"layers.1.topk", "layers.3.topk"};
   const RankTrace want = play(scenario, "tp1")[0];
   expect_rows_of_one_rank(scenario, {"tp2+dsa_cp+sp"}, 2);  // prefill: local queries
-  for (const char* layout : {"tp2", "tp2+sp", "tp2dcp2"}) {  // all queries, whole index heads; or keys of every second entry
+  for (const char* layout :
+       {"tp2", "tp2+sp", "tp2dcp2"}) {  // all queries, whole index heads; or keys of every second entry
     for (const RankTrace& trace : play(scenario, layout)) {
       for (size_t step = 0; step < scenario.steps.size(); ++step) {
-        EXPECT_TRUE(trace.seen[step].at("layers.1.topk").bytes == want.seen[step].at("layers.1.topk").bytes) << layout << " step " << step;
+        EXPECT_TRUE(trace.seen[step].at("layers.1.topk").bytes == want.seen[step].at("layers.1.topk").bytes)
+            << layout << " step " << step;
       }
     }
   }
@@ -160,7 +169,8 @@ TEST(FailureModes, FailureMode20_SelectionIsThatOfOneRank) {
 
 TEST(FailureModes, FailureMode22_PadRowsAreNotRouted) {
   Scenario scenario;  // steps of 43, 23, 2, 3 and 2 rows, in room for 64, 32, 2, 4 and 2
-  for (int layer = 0; layer < 4; ++layer) scenario.watched.push_back(fmt::format("layers.{}.experts.dispatch.1", layer));
+  for (int layer = 0; layer < 4; ++layer)
+    scenario.watched.push_back(fmt::format("layers.{}.experts.dispatch.1", layer));
   const int64_t top_k = 2;
   for (const char* layout : {"tp2+ep2", "tp2+sp+ep2", "pcp2+ep2", "tp2pcp2+sp+ep4"}) {
     const auto traces = play(scenario, layout);
@@ -221,7 +231,9 @@ TEST(FailureModes, FailureMode25_EveryRankHasItsOwnSinks) {
       const Seen& local = traces[static_cast<size_t>(r)].seen[step].at("layers.0.attention");
       ASSERT_EQ(local.type.shape()[1], 2);
       for (int64_t t = 0; t < rows; ++t) {
-        ASSERT_EQ(std::memcmp(local.bytes.data() + t * part, whole.bytes.data() + t * row + r * part, static_cast<size_t>(part)), 0)
+        ASSERT_EQ(std::memcmp(local.bytes.data() + t * part, whole.bytes.data() + t * row + r * part,
+                              static_cast<size_t>(part)),
+                  0)
             << "rank " << r << " step " << step << " row " << t;
       }
     }
@@ -233,14 +245,16 @@ TEST(FailureModes, FailureMode25_EveryRankHasItsOwnSinks) {
 TEST(FailureModes, FailureMode16_DraftLayerInEveryLayout) {
   Scenario scenario;
   scenario.draft = true;
-  expect_logits_of_one_rank(scenario, {"tp2", "tp2+sp", "tp2+dsa_cp", "tp2+dsa_cp+sp", "tp2+dsa_cp+owned", "pcp2+split=zigzag", "tp2pcp2+sp", "tp2+sp+ep2", "tp2dcp2",
-                                       "pcp2+compressor=split"});
+  expect_logits_of_one_rank(
+      scenario, {"tp2", "tp2+sp", "tp2+dsa_cp", "tp2+dsa_cp+sp", "tp2+dsa_cp+owned", "pcp2+split=zigzag", "tp2pcp2+sp",
+                 "tp2+sp+ep2", "tp2dcp2", "pcp2+compressor=split"});
   expect_caches_of_one_rank(scenario, {"tp2+dsa_cp+sp", "pcp2+split=zigzag", "tp2pcp2+sp"});
 }
 
 // Whoever samples, samples from the same numbers.
 TEST(FailureModes, FailureMode28_LogitsAreEqualOnAllRanks) {
-  for (const char* layout : {"tp2+sp", "tp2pcp2+sp", "pcp2+split=zigzag", "tp2+dsa_cp+owned", "tp2+lm_head=replicated"}) {
+  for (const char* layout :
+       {"tp2+sp", "tp2pcp2+sp", "pcp2+split=zigzag", "tp2+dsa_cp+owned", "tp2+lm_head=replicated"}) {
     const auto traces = play({}, layout);
     for (const RankTrace& trace : traces) {
       for (size_t step = 0; step < trace.logits.size(); ++step) {
@@ -250,11 +264,13 @@ TEST(FailureModes, FailureMode28_LogitsAreEqualOnAllRanks) {
   }
 }
 
-// Weights that are gathered for a step are values of that step: prefill does not change what decode uses, nor does a refusal.
+// Weights that are gathered for a step are values of that step: prefill does not change what decode uses, nor does a
+// refusal.
 TEST(FailureModes, FailureMode40_GatheredWeightsLeaveNoTrace) {
   Scenario scenario;
   scenario.steps = {{37, 6}, {1, 1}, {9, 1}, {1, 1}};
-  expect_logits_of_one_rank(scenario, {"tp2+dsa_cp+o_proj=streamed", "tp2+dsa_cp+sp+o_proj=streamed", "tp2+dsa_cp+owned+o_proj=streamed"});
+  expect_logits_of_one_rank(
+      scenario, {"tp2+dsa_cp+o_proj=streamed", "tp2+dsa_cp+sp+o_proj=streamed", "tp2+dsa_cp+owned+o_proj=streamed"});
 
   const auto model = load_test_model(kSample);
   std::vector<std::vector<float>> logits;
@@ -269,7 +285,8 @@ TEST(FailureModes, FailureMode40_GatheredWeightsLeaveNoTrace) {
     Engine& engine = **made;
     const int32_t slot = *engine.open_sequence();
     const auto tokens = some_tokens(40, model->vocab_size(), 5);
-    const StepRequest prompt{slot, std::span(tokens).first(39), Logits::kLast}, next{slot, std::span(tokens).subspan(39), Logits::kLast};
+    const StepRequest prompt{slot, std::span(tokens).first(39), Logits::kLast},
+        next{slot, std::span(tokens).subspan(39), Logits::kLast};
     ASSERT_TRUE(engine.step({&prompt, 1}).ok());
     if (refused) {
       const std::vector<int32_t> unknown = {1 << 30};

@@ -244,7 +244,8 @@ Status Generator::run_trunk(std::vector<Turn>& turns) {
   return engine_.step(requests);
 }
 
-// The model's own tokens at the turn's rows, as long as the rows stand for the text: up to the first draft that is not one of them.
+// The model's own tokens at the turn's rows, as long as the rows stand for the text: up to the first draft that is not
+// one of them.
 Status Generator::sample(Turn& turn, int64_t first_logits) {
   Active& active = *turn.active;
   const auto rows = static_cast<int64_t>(turn.tokens.size());
@@ -281,8 +282,8 @@ void Generator::accept_token(Active& active, SampledToken token) {
   }
 }
 
-// Drafts are drawn as the model's own token will be, with the same random number: so they agree more often than the most probable
-// ones would.
+// Drafts are drawn as the model's own token will be, with the same random number: so they agree more often than the
+// most probable ones would.
 Status Generator::run_drafts(const std::vector<Turn>& turns) {
   struct Chain {
     Active* active;

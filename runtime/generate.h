@@ -1,14 +1,16 @@
 // Text generation: many requests at a time over one Engine (continuous batching).
 //
-// A step takes the requests that are decoding (one row each, or one and its drafts), then fills up with chunks of waiting prompts,
-// first come first served. A request is admitted when a slot is free and the cache pages of its longest possible text are: what
-// has been admitted always runs to its end.
+// A step takes the requests that are decoding (one row each, or one and its drafts), then fills up with chunks of
+// waiting prompts, first come first served. A request is admitted when a slot is free and the cache pages of its
+// longest possible text are: what has been admitted always runs to its end.
 //
-// The tokens of a request depend on (prompt, sampling) alone: not on the other requests, the step size, or the number of drafts.
+// The tokens of a request depend on (prompt, sampling) alone: not on the other requests, the step size, or the number
+// of drafts.
 //
-// Drafts (MTP): after every trunk step the draft layer sees the same rows with the token that follows each, and names the token
-// after that; fed with its own output it names more. The next trunk step computes the last token and its drafts at once, and
-// drafts are kept as long as they are the tokens that the model itself samples there. Rejected positions are forgotten.
+// Drafts (MTP): after every trunk step the draft layer sees the same rows with the token that follows each, and names
+// the token after that; fed with its own output it names more. The next trunk step computes the last token and its
+// drafts at once, and drafts are kept as long as they are the tokens that the model itself samples there. Rejected
+// positions are forgotten.
 //
 // One thread uses a Generator (and its Engine) at a time.
 #pragma once
@@ -46,9 +48,10 @@ struct GenerateRequest {
   std::optional<int64_t> max_tokens;  // of the answer; none: until the context is full
   std::vector<int32_t> stop_ids;      // end the answer and are not part of it
   int64_t drafts = 0;                 // per step; at most the engine's max_drafts
-  // Goes on in this open sequence: its tokens are the beginning of `prompt` (at least one token must be new), and it stays open
-  // at the end, then holding a beginning of prompt and answer: Engine::length tells how much. Either all requests of a sequence
-  // have drafts or none has (the draft layer's cache would have gaps: fewer drafts would be accepted).
+  // Goes on in this open sequence: its tokens are the beginning of `prompt` (at least one token must be new), and it
+  // stays open at the end, then holding a beginning of prompt and answer: Engine::length tells how much. Either all
+  // requests of a sequence have drafts or none has (the draft layer's cache would have gaps: fewer drafts would be
+  // accepted).
   std::optional<int32_t> slot;
   // Called with every token of the answer, in order, from within step(). May not call the generator.
   std::function<TokenVerdict(const SampledToken&)> on_token;
@@ -79,7 +82,8 @@ class Generator {
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
 
-  // The error of a request that can never run: parameters, ids outside the vocabulary, a prompt that leaves no room for an answer.
+  // The error of a request that can never run: parameters, ids outside the vocabulary, a prompt that leaves no room for
+  // an answer.
   Result<RequestId> submit(GenerateRequest request);
   // Ends a request: its result is there at once. No effect on a request that has ended.
   void cancel(RequestId id);

@@ -127,12 +127,15 @@ class Comparison {
 
   Status tokens(const std::string& name, const std::vector<int32_t>& found, const SafetensorsFile& expected) {
     const SafetensorsEntry* entry = expected.find(name);
-    if (entry == nullptr || entry->type.dtype != DType::kI32 || entry->type.shape.num_elements() != static_cast<int64_t>(found.size())) {
-      return invalid_argument(fmt::format("{}: no I32 tensor '{}' with {} tokens", expected.path().string(), name, found.size()));
+    if (entry == nullptr || entry->type.dtype != DType::kI32 ||
+        entry->type.shape.num_elements() != static_cast<int64_t>(found.size())) {
+      return invalid_argument(
+          fmt::format("{}: no I32 tensor '{}' with {} tokens", expected.path().string(), name, found.size()));
     }
     const auto* want = expected.view(*entry).as<int32_t>();
     for (size_t i = 0; i < found.size(); ++i) {
-      if (found[i] != want[i]) note(drafted_, drafted_.found + 1, fmt::format("first in {} step {}", name, i), Keep::kFirst);
+      if (found[i] != want[i])
+        note(drafted_, drafted_.found + 1, fmt::format("first in {} step {}", name, i), Keep::kFirst);
     }
     drafted_total_ += static_cast<int64_t>(found.size());
     return {};
@@ -230,8 +233,14 @@ class Comparison {
 // What one run of the model gives, compared with one file of the case.
 class GoldenRun {
  public:
-  GoldenRun(const Case& c, const Model& model, Engine& engine, const SafetensorsFile& expected, std::string prefix, int64_t step_tokens)
-      : case_(c), model_(model), engine_(engine), expected_(expected), comparison_(c, std::move(prefix)), step_tokens_(step_tokens),
+  GoldenRun(const Case& c, const Model& model, Engine& engine, const SafetensorsFile& expected, std::string prefix,
+            int64_t step_tokens)
+      : case_(c),
+        model_(model),
+        engine_(engine),
+        expected_(expected),
+        comparison_(c, std::move(prefix)),
+        step_tokens_(step_tokens),
         with_draft_(engine.options().max_drafts > 0) {}
 
   Result<std::vector<GoldenQuantity>> run() {
@@ -264,8 +273,8 @@ class GoldenRun {
 
   static int32_t best(std::span<const float> row) { return static_cast<int32_t>(arg_max(row)); }
 
-  // Feeds `tokens`, and the draft layer with the token after each (after the last: the best one). Called with the rows of every
-  // step, of the trunk and of the draft layer.
+  // Feeds `tokens`, and the draft layer with the token after each (after the last: the best one). Called with the rows
+  // of every step, of the trunk and of the draft layer.
   template <class Rows>
   Status feed(int32_t slot, std::span<const int32_t> tokens, const ValueObserver* observer, Rows&& rows) {
     for (size_t at = 0; at < tokens.size(); at += static_cast<size_t>(step_tokens_)) {
@@ -306,14 +315,18 @@ class GoldenRun {
 
     WEFT_RETURN_IF_ERROR(comparison_.logits(fmt::format("logits.{}", i), logits, expected_));
     if (with_draft_) WEFT_RETURN_IF_ERROR(comparison_.logits(fmt::format("mtp.{}", i), drafts, expected_));
-    std::erase_if(watched.hidden, [&](const auto& of) { return watched.in_parts.contains(model_.hidden_value(of.first)); });
-    std::erase_if(watched.picks, [&](const auto& of) { return watched.in_parts.contains(model_.selection_value(of.first).value_or("")); });
+    std::erase_if(watched.hidden,
+                  [&](const auto& of) { return watched.in_parts.contains(model_.hidden_value(of.first)); });
+    std::erase_if(watched.picks, [&](const auto& of) {
+      return watched.in_parts.contains(model_.selection_value(of.first).value_or(""));
+    });
     for (const auto& [layer, rows] : watched.hidden) {
       const std::string name = fmt::format("hidden.{}.{}", i, layer);
       if (expected_.find(name) != nullptr) WEFT_RETURN_IF_ERROR(comparison_.hidden(name, rows, expected_));
     }
     for (const auto& [layer, rows] : watched.picks) {
-      WEFT_RETURN_IF_ERROR(comparison_.selection(fmt::format("topk.{}.{}", i, layer), rows, watched.pick_width[layer], expected_));
+      WEFT_RETURN_IF_ERROR(
+          comparison_.selection(fmt::format("topk.{}.{}", i, layer), rows, watched.pick_width[layer], expected_));
     }
     return {};
   }
@@ -332,7 +345,8 @@ class GoldenRun {
     WEFT_RETURN_IF_ERROR(feed(slot, prompt, nullptr, [&](size_t position, std::span<const float> row, bool draft) {
       if (draft && position + 1 == prompt.size()) take(row);
     }));
-    for (int64_t row = last_rows_ - 1, position = static_cast<int64_t>(prompt.size()); drafted.size() < count; row = 0, ++position) {
+    for (int64_t row = last_rows_ - 1, position = static_cast<int64_t>(prompt.size()); drafted.size() < count;
+         row = 0, ++position) {
       const int32_t token = drafted.back();
       const Engine::DraftRequest draft{slot, row, position, {&token, 1}, Engine::Logits::kLast};
       WEFT_RETURN_IF_ERROR(engine_.draft({&draft, 1}, Engine::DraftFrom::kDraft));
@@ -371,7 +385,8 @@ Result<GoldenReport> check_golden_case(const std::filesystem::path& dir, const G
     std::string prefix;
     std::optional<bool> act_quant;
   };
-  for (const File& file : {File{"expected.safetensors", "", std::nullopt}, File{"expected_a8.safetensors", "a8_", true}}) {
+  for (const File& file :
+       {File{"expected.safetensors", "", std::nullopt}, File{"expected_a8.safetensors", "a8_", true}}) {
     if (!file.prefix.empty() && !std::filesystem::exists(dir / file.name)) continue;
     WEFT_ASSIGN_OR_RETURN(const auto expected, SafetensorsFile::open(dir / file.name));
     EngineOptions engine_options;

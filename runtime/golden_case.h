@@ -36,7 +36,8 @@ struct GoldenOptions {
   int64_t max_step_tokens = 512;
   Layout layout = {};  // of several ranks: values that rank 0 has in full are compared, beside all logits
   // Instead of Engine::create, for the model of the folder.
-  std::function<Result<std::unique_ptr<Engine>>(const std::shared_ptr<const Model>&, const EngineOptions&)> make_engine = {};
+  std::function<Result<std::unique_ptr<Engine>>(const std::shared_ptr<const Model>&, const EngineOptions&)>
+      make_engine = {};
 };
 
 Result<GoldenReport> check_golden_case(const std::filesystem::path& dir, const GoldenOptions& options);

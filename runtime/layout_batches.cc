@@ -41,7 +41,9 @@ LayoutBatch mixed(int64_t tokens, uint64_t seed) {
     for (int i = 0; i < kSequences; ++i) {
       // One in three decodes, one in six stands still.
       const int64_t dice = draws.below(6);
-      const int64_t count = std::min(left[static_cast<size_t>(i)], dice == 0 ? 0 : dice < 3 ? 1 : 1 + draws.below(kMaxRows));
+      const int64_t count = std::min(left[static_cast<size_t>(i)], dice == 0  ? 0
+                                                                   : dice < 3 ? 1
+                                                                              : 1 + draws.below(kMaxRows));
       if (count > 0) step.parts.push_back({i, count});
       left[static_cast<size_t>(i)] -= count;
     }
@@ -115,7 +117,11 @@ std::vector<LayoutBatch> layout_batches(int64_t tokens, int64_t drafts, uint64_t
                   {{{0, 1}, {1, scaled(12)}, {2, scaled(2)}}},
                   {{{2, 1}, {0, 1}, {1, 1}}, Logits::kLast}}});
   all.push_back({"chunks",
-                 {{{{0, scaled(80)}}, Logits::kLast}, {{{0, scaled(20)}}}, {{{1, scaled(145)}}}, {{{2, scaled(2)}}}, {{{0, 1}}}}});
+                 {{{{0, scaled(80)}}, Logits::kLast},
+                  {{{0, scaled(20)}}},
+                  {{{1, scaled(145)}}},
+                  {{{2, scaled(2)}}},
+                  {{{0, 1}}}}});
   all.push_back(mixed(tokens, seed));
   {
     constexpr int kRequests = 8;

@@ -1,5 +1,5 @@
-// The batches of the layout matrix: steps of requests whose lengths are those of known hard cases (uneven requests, fewer rows
-// than ranks, prefixes, decode beside prompts, drafts that are taken back), scaled to the model.
+// The batches of the layout matrix: steps of requests whose lengths are those of known hard cases (uneven requests,
+// fewer rows than ranks, prefixes, decode beside prompts, drafts that are taken back), scaled to the model.
 #pragma once
 
 #include <cstdint>

@@ -106,7 +106,8 @@ std::optional<LogitsTolerance> tolerance_of(const Layout& layout, DType dtype) {
 
 std::string LogitsError::add(const StepRecord& found, const StepRecord& want, size_t number) {
   if (found.values.size() != want.values.size()) {
-    return fmt::format("{}: {} logit rows, expected {}", describe(found.call, number), found.values.size(), want.values.size());
+    return fmt::format("{}: {} logit rows, expected {}", describe(found.call, number), found.values.size(),
+                       want.values.size());
   }
   for (size_t row = 0; row < want.values.size(); ++row) {
     double squares = 0, differences = 0;
@@ -125,13 +126,15 @@ std::string LogitsError::add(const StepRecord& found, const StepRecord& want, si
 std::string LogitsError::beyond(const LogitsTolerance& tolerance) const {
   if (rows_.empty()) return {};
   const double all = std::sqrt(differences_ / squares_);
-  if (!(all <= tolerance.all)) return fmt::format("logits differ by {:.3g} of their root mean square, tolerance {:.3g}", all, tolerance.all);
+  if (!(all <= tolerance.all))
+    return fmt::format("logits differ by {:.3g} of their root mean square, tolerance {:.3g}", all, tolerance.all);
   std::vector<double> rows = rows_;
   const auto middle = rows.begin() + static_cast<ptrdiff_t>(rows.size() / 2);
   std::nth_element(rows.begin(), middle, rows.end());
   if (*middle <= tolerance.median) return {};
-  return fmt::format("half of the {} logit rows that differ do so by {:.3g} of their root mean square or more, tolerance {:.3g}", rows.size(),
-                     *middle, tolerance.median);
+  return fmt::format(
+      "half of the {} logit rows that differ do so by {:.3g} of their root mean square or more, tolerance {:.3g}",
+      rows.size(), *middle, tolerance.median);
 }
 
 std::string first_difference(const StepRecord& found, const StepRecord& want, size_t number, int64_t& rows) {
@@ -158,13 +161,16 @@ std::string first_difference(const StepRecord& found, const StepRecord& want, si
   return fmt::format("{}: logits as rank 0 gives them", describe(found.call, number));
 }
 
-std::string cache_difference(const std::vector<CacheHashes>& found, const std::vector<CacheHashes>& want, int64_t& rows) {
+std::string cache_difference(const std::vector<CacheHashes>& found, const std::vector<CacheHashes>& want,
+                             int64_t& rows) {
   for (const CacheHashes& have : found) {
-    const auto expected = std::find_if(want.begin(), want.end(), [&](const CacheHashes& c) { return c.name == have.name; });
+    const auto expected =
+        std::find_if(want.begin(), want.end(), [&](const CacheHashes& c) { return c.name == have.name; });
     if (expected == want.end()) return fmt::format("cache {} is unknown to one rank", have.name);
     // Every stride-th of them.
     const auto all = static_cast<int64_t>(expected->rows.size());
-    const int64_t skipped = have.first - expected->first, rows_here = all > skipped ? ceil_div(all - skipped, have.stride) : 0;
+    const int64_t skipped = have.first - expected->first,
+                  rows_here = all > skipped ? ceil_div(all - skipped, have.stride) : 0;
     const bool misplaced = skipped < 0 || skipped >= have.stride;
     if (misplaced || static_cast<int64_t>(have.rows.size()) != rows_here) {
       return fmt::format("cache {}: {} rows from {}, expected {} from {}", have.name, have.rows.size(), have.first,
@@ -197,18 +203,21 @@ bool fills_graphs(const Layout& layout) {
   return layout.split == TokenSplit::kFlat && kFullRows % layout.mesh.stage() == 0;
 }
 
-std::string sent_difference(const std::vector<RankReport>& before, const std::vector<RankReport>& after, const Graph* full,
-                            int num_threads) {
+std::string sent_difference(const std::vector<RankReport>& before, const std::vector<RankReport>& after,
+                            const Graph* full, int num_threads) {
   for (size_t rank = 0; rank < after.size(); ++rank) {
     for (size_t axis = 0; axis < after[rank].sent.size(); ++axis) {
       const int64_t sent = after[rank].sent[axis].bytes_sent() - before[rank].sent[axis].bytes_sent();
       const int64_t planned = after[rank].planned[axis] - before[rank].planned[axis];
       const auto difference = [&](std::string_view who, int64_t says) {
-        return fmt::format("rank {} sent {} bytes along {}, {} says {}", rank, sent, mesh_axis_name(static_cast<MeshAxis>(axis)), who, says);
+        return fmt::format("rank {} sent {} bytes along {}, {} says {}", rank, sent,
+                           mesh_axis_name(static_cast<MeshAxis>(axis)), who, says);
       };
       if (sent != planned) return difference("the plan of these rows", planned);
       // What rows picked crosses along these axes: of it a rank may hold more than an equal share.
-      if (full == nullptr || static_cast<MeshAxis>(axis) == MeshAxis::kEp || static_cast<MeshAxis>(axis) == MeshAxis::kDcp) continue;
+      if (full == nullptr || static_cast<MeshAxis>(axis) == MeshAxis::kEp ||
+          static_cast<MeshAxis>(axis) == MeshAxis::kDcp)
+        continue;
       const int64_t capacity = full_bytes(*full, num_threads)[axis];
       if (sent == capacity) continue;
       return difference(fmt::format("graph {}, which they fill,", full->name()), capacity);

@@ -1,4 +1,5 @@
-// Every layout gives the bits of one rank: logits of prefill, chunked prefill, mixed steps and decode, and the draft layer's.
+// Every layout gives the bits of one rank: logits of prefill, chunked prefill, mixed steps and decode, and the draft
+// layer's.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -38,7 +39,8 @@ Outcome play(const std::shared_ptr<const Model>& model, const std::string& layou
   const std::vector<int32_t>* texts[] = {&a, &b, &c};
   size_t fed[] = {0, 0, 0};
   // By step and request: how many tokens.
-  const size_t plan[][3] = {{131, 7, 0}, {5, 130, 1}, {1, 1, 2}, {40, 20, 1}, {1, 1, 1}, {2, 0, 2}, {0, 2, 1}, {1, 1, 1}};
+  const size_t plan[][3] = {{131, 7, 0}, {5, 130, 1}, {1, 1, 2}, {40, 20, 1},
+                            {1, 1, 1},   {2, 0, 2},   {0, 2, 1}, {1, 1, 1}};
   for (const auto& counts : plan) {
     std::vector<Engine::Request> requests;
     std::vector<Engine::DraftRequest> drafts;
@@ -47,7 +49,8 @@ Outcome play(const std::shared_ptr<const Model>& model, const std::string& layou
       if (counts[i] == 0) continue;
       const std::span<const int32_t> all(*texts[i]);
       requests.push_back({slots[i], all.subspan(fed[i], counts[i]), i == 2 ? Logits::kAll : Logits::kLast});
-      drafts.push_back({slots[i], row, static_cast<int64_t>(fed[i]), all.subspan(fed[i] + 1, counts[i]), Logits::kLast});
+      drafts.push_back(
+          {slots[i], row, static_cast<int64_t>(fed[i]), all.subspan(fed[i] + 1, counts[i]), Logits::kLast});
       row += static_cast<int64_t>(counts[i]);
       fed[i] += counts[i];
     }
@@ -71,16 +74,23 @@ struct Case {
 // One layout of each kind, and the combinations that engines deploy. `weft verify --layouts all` has the rest.
 TEST(layouts, give_the_bits_of_one_rank) {
   const Case cases[] = {
-      {"sample/austen-v4", DType::kBF16, {"tp2", "tp2+sp+ep2", "tp2pcp2+sp", "pcp2+split=zigzag", "tp2+dsa_cp+sp+owned+ep2",
-                                          "tp2+dsa_cp+o_proj=streamed", "tp2+ep2+router=full", "tp2+dsa_cp+o_proj=replicated",
-                                          "tp2+dsa_cp+sp+ep2+o_proj=replicated+router=full+queries=full", "pp2tp2+sp", "dp2tp2+ep4"}},
-      {"golden/deepseek_v4/f32_pro_like", DType::kF32, {"tp4+sp", "tp4+dsa_cp", "tp2pcp3+sp+ep6", "pcp2+split=per_request", "dp3"}},
+      {"sample/austen-v4",
+       DType::kBF16,
+       {"tp2", "tp2+sp+ep2", "tp2pcp2+sp", "pcp2+split=zigzag", "tp2+dsa_cp+sp+owned+ep2", "tp2+dsa_cp+o_proj=streamed",
+        "tp2+ep2+router=full", "tp2+dsa_cp+o_proj=replicated",
+        "tp2+dsa_cp+sp+ep2+o_proj=replicated+router=full+queries=full", "pp2tp2+sp", "dp2tp2+ep4"}},
+      {"golden/deepseek_v4/f32_pro_like",
+       DType::kF32,
+       {"tp4+sp", "tp4+dsa_cp", "tp2pcp3+sp+ep6", "pcp2+split=per_request", "dp3"}},
       {"golden/deepseek_v4/f32_fp8_fp4", DType::kF32, {"tp2+lm_head=replicated+shared=replicated", "tp2pcp2+ep4"}},
       {"golden/deepseek_v4/official_r", DType::kBF16, {"tp2+sp", "tp2+dsa_cp+ep2", "tp2+sp+moe=tp"}},
-      {"golden/glm_moe_dsa/glm52_mtp_f32", DType::kF32, {"tp4+sp", "tp2+dsa_cp+sp+owned+ep2", "tp4+dsa_cp", "tp2+dsa_cp+o_proj=streamed",
-                                                         "tp2pcp2+sp+ep2", "pcp2+split=zigzag", "pp2tp2+sp", "dp2tp2+ep2",
-                                                         "tp4+dsa_cp+sp+o_proj=replicated+queries=full"}},
-      {"golden/glm_moe_dsa/glm5_fp8", DType::kBF16, {"tp2+dsa_cp+sp+o_proj=replicated", "tp2+shared=replicated", "tp2+moe=tp"}},
+      {"golden/glm_moe_dsa/glm52_mtp_f32",
+       DType::kF32,
+       {"tp4+sp", "tp2+dsa_cp+sp+owned+ep2", "tp4+dsa_cp", "tp2+dsa_cp+o_proj=streamed", "tp2pcp2+sp+ep2",
+        "pcp2+split=zigzag", "pp2tp2+sp", "dp2tp2+ep2", "tp4+dsa_cp+sp+o_proj=replicated+queries=full"}},
+      {"golden/glm_moe_dsa/glm5_fp8",
+       DType::kBF16,
+       {"tp2+dsa_cp+sp+o_proj=replicated", "tp2+shared=replicated", "tp2+moe=tp"}},
       {"golden/glm_moe_dsa/glm51_w8a8", DType::kBF16, {"tp2+sp", "tp2+moe=tp"}},
   };
   for (const Case& c : cases) {

@@ -6,7 +6,8 @@ namespace weft {
 
 void OpTimer::add(const Graph& graph, const Node& node, Clock::duration time, int64_t calls) {
   std::string_view name = node.out.empty() ? std::string_view() : std::string_view(graph.value(node.out[0]).name);
-  if (!node.region.empty() && name.starts_with(node.region)) name.remove_prefix(std::min(node.region.size() + 1, name.size()));
+  if (!node.region.empty() && name.starts_with(node.region))
+    name.remove_prefix(std::min(node.region.size() + 1, name.size()));
   add(op_name(node.op), name, time, calls);
 }
 
@@ -19,7 +20,8 @@ void OpTimer::add(std::string_view op, std::string_view name, Clock::duration ti
 std::vector<OpTime> OpTimer::times() const {
   std::vector<OpTime> times;
   for (const auto& [key, entry] : entries_) {
-    times.push_back({std::string(key.first), key.second, entry.calls, std::chrono::duration<double>(entry.time).count()});
+    times.push_back(
+        {std::string(key.first), key.second, entry.calls, std::chrono::duration<double>(entry.time).count()});
   }
   std::stable_sort(times.begin(), times.end(), [](const OpTime& a, const OpTime& b) { return a.seconds > b.seconds; });
   return times;

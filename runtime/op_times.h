@@ -1,6 +1,6 @@
 // Where the time of steps goes on one rank: by kind of op and the name of its first output without the layer, e.g.
-// ("linear", "wq_a"). An op between ranks counts the time that it waits for the others; one that goes on beside others its start
-// and the wait for its end.
+// ("linear", "wq_a"). An op between ranks counts the time that it waits for the others; one that goes on beside others
+// its start and the wait for its end.
 #pragma once
 
 #include <chrono>

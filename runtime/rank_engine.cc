@@ -49,7 +49,8 @@ Result<std::unique_ptr<RankEngine>> RankEngine::create(std::shared_ptr<const Mod
   // Every rank of this machine has cores of its own, if there are enough.
   const size_t first = static_cast<size_t>(o.local_rank) * static_cast<size_t>(o.num_threads);
   if (static_cast<size_t>(o.local_ranks) * static_cast<size_t>(o.num_threads) <= cores.size()) {
-    cores = {cores.begin() + static_cast<ptrdiff_t>(first), cores.begin() + static_cast<ptrdiff_t>(first) + o.num_threads};
+    cores = {cores.begin() + static_cast<ptrdiff_t>(first),
+             cores.begin() + static_cast<ptrdiff_t>(first) + o.num_threads};
   } else {
     cores.clear();
   }
@@ -109,8 +110,9 @@ Result<std::set<std::string>> RankEngine::state_names(const CacheCapacity& capac
   std::set<std::string> names;
   for (GraphKind kind : {GraphKind::kTrunk, GraphKind::kDraft}) {
     if (kind == GraphKind::kDraft && model_->num_draft_layers() == 0) continue;  // as one rank has them, drafts or not
-    WEFT_ASSIGN_OR_RETURN(const StageGraph stage, build_stage(*model_, kind, {options_.mode, {1, 1}, capacity}, options_.layout,
-                                                              StepPhase::kDecode, ranks_.index_of(MeshAxis::kPp)));
+    WEFT_ASSIGN_OR_RETURN(const StageGraph stage,
+                          build_stage(*model_, kind, {options_.mode, {1, 1}, capacity}, options_.layout,
+                                      StepPhase::kDecode, ranks_.index_of(MeshAxis::kPp)));
     for (const Value& value : stage.graph.values()) {
       if (value.role == ValueRole::kState) names.insert(value.name);
     }
@@ -122,8 +124,9 @@ Status RankEngine::announce_derived(const CacheCapacity& capacity) {
   for (GraphKind kind : {GraphKind::kTrunk, GraphKind::kDraft}) {
     if (kind == GraphKind::kDraft && options_.max_drafts == 0) continue;
     for (StepPhase phase : {StepPhase::kPrefill, StepPhase::kDecode}) {
-      WEFT_ASSIGN_OR_RETURN(const StageGraph stage, build_stage(*model_, kind, {options_.mode, {1, 1}, capacity},
-                                                                options_.layout, phase, ranks_.index_of(MeshAxis::kPp)));
+      WEFT_ASSIGN_OR_RETURN(const StageGraph stage,
+                            build_stage(*model_, kind, {options_.mode, {1, 1}, capacity}, options_.layout, phase,
+                                        ranks_.index_of(MeshAxis::kPp)));
       derived_.announce(stage.graph, ranks_);
       if (derived_.bytes() == 0) return {};  // a family has them everywhere or nowhere
     }
@@ -150,12 +153,15 @@ Status RankEngine::check_memory(const std::vector<CacheSpec>& specs, const Cache
   const int64_t derived = ranks * derived_.bytes(), all = arena + caches + derived;
   const int64_t available = available_memory_bytes();
   if (all <= available) return {};
-  return check_failed(fmt::format(
-      "out of memory: caches {:.2f} GiB (context {}, {} sequences) + step memory {:.2f} GiB (steps of {} tokens){}{} = {:.2f} GiB, "
-      "but {:.2f} GiB are free; lower --ctx, the number of sequences or the step size",
-      static_cast<double>(caches) / kGiB, options_.max_context, options_.max_sequences, static_cast<double>(arena) / kGiB,
-      options_.max_step_tokens, derived == 0 ? "" : fmt::format(" + derived weights {:.2f} GiB", static_cast<double>(derived) / kGiB),
-      ranks == 1 ? "" : fmt::format(" of {} ranks", ranks), static_cast<double>(all) / kGiB, static_cast<double>(available) / kGiB));
+  return check_failed(
+      fmt::format("out of memory: caches {:.2f} GiB (context {}, {} sequences) + step memory {:.2f} GiB (steps of {} "
+                  "tokens){}{} = {:.2f} GiB, "
+                  "but {:.2f} GiB are free; lower --ctx, the number of sequences or the step size",
+                  static_cast<double>(caches) / kGiB, options_.max_context, options_.max_sequences,
+                  static_cast<double>(arena) / kGiB, options_.max_step_tokens,
+                  derived == 0 ? "" : fmt::format(" + derived weights {:.2f} GiB", static_cast<double>(derived) / kGiB),
+                  ranks == 1 ? "" : fmt::format(" of {} ranks", ranks), static_cast<double>(all) / kGiB,
+                  static_cast<double>(available) / kGiB));
 }
 
 CommCounters RankEngine::comm_counters() const {
@@ -205,7 +211,8 @@ Result<RankEngine::Running*> RankEngine::running(const ShapeKey& key) {
   auto at = running_.find(key);
   if (at == running_.end()) {
     WEFT_ASSIGN_OR_RETURN(StageGraph stage, build(key));
-    WEFT_ASSIGN_OR_RETURN(Executor made, Executor::create(std::move(stage.graph), *model_, derived_, caches_, *pool_, options_.isa, ranks_));
+    WEFT_ASSIGN_OR_RETURN(Executor made, Executor::create(std::move(stage.graph), *model_, derived_, caches_, *pool_,
+                                                          options_.isa, ranks_));
     Buffer& arena = arena_[static_cast<int>(key.kind)];
     if (made.memory_plan().arena_bytes > arena.size()) {
       WEFT_ASSIGN_OR_RETURN(arena, Buffer::allocate(made.memory_plan().arena_bytes));
@@ -262,7 +269,8 @@ Status RankEngine::sync(std::span<const Segment> segments) {
       std::vector<std::byte> rows = caches_.rows_since(segment.request, from, length);
       planned_[static_cast<size_t>(MeshAxis::kTp)] +=
           broadcast_bytes(group->size(), group->rank(), owner, static_cast<int64_t>(rows.size()));
-      WEFT_RETURN_IF_ERROR(group->broadcast("caches of an owned request", rows.data(), static_cast<int64_t>(rows.size()), owner));
+      WEFT_RETURN_IF_ERROR(
+          group->broadcast("caches of an owned request", rows.data(), static_cast<int64_t>(rows.size()), owner));
       caches_.set_rows_since(segment.request, from, length, rows);
     }
     from = kSynced;
@@ -328,8 +336,8 @@ Status RankEngine::draft(std::span<const DraftRequest> requests, DraftFrom from,
   for (const DraftRequest& request : requests) {
     items.push_back({request.slot, request.first_position, request.next_tokens, request.logits});
     const auto count = static_cast<int64_t>(request.next_tokens.size());
-    WEFT_CHECK(count > 0 && request.first_row + count <= static_cast<int64_t>(source.own_row.size()), "rows {} + {} of {}",
-               request.first_row, count, source.own_row.size());
+    WEFT_CHECK(count > 0 && request.first_row + count <= static_cast<int64_t>(source.own_row.size()),
+               "rows {} + {} of {}", request.first_row, count, source.own_row.size());
     if (!owns(request.slot) || !last_stage()) continue;
     for (size_t i = 0; i < links.size(); ++i) {
       const TensorView& linked = source.linked[i];
@@ -366,8 +374,8 @@ class StepTime {
 
 }  // namespace
 
-Status RankEngine::run(GraphKind kind, DraftFrom from, std::span<const Item> items, std::span<const Executor::Input> linked,
-                       const ValueObserver* observer) {
+Status RankEngine::run(GraphKind kind, DraftFrom from, std::span<const Item> items,
+                       std::span<const Executor::Input> linked, const ValueObserver* observer) {
   const StepTime time(timer_.get());
   const StepPhase phase = phase_of(items);
   Pass& pass = pass_[static_cast<int>(kind)];
@@ -390,8 +398,9 @@ Status RankEngine::run(GraphKind kind, DraftFrom from, std::span<const Item> ite
       const Item& item = items[index];
       const size_t count = std::min(static_cast<size_t>(left), item.tokens.size() - used);
       const bool ends = used + count == item.tokens.size();
-      part.push_back({item.slot, item.first_position + static_cast<int64_t>(used), item.tokens.subspan(used, count),
-                      item.logits == Logits::kAll || (item.logits == Logits::kLast && ends) ? item.logits : Logits::kNone});
+      part.push_back(
+          {item.slot, item.first_position + static_cast<int64_t>(used), item.tokens.subspan(used, count),
+           item.logits == Logits::kAll || (item.logits == Logits::kLast && ends) ? item.logits : Logits::kNone});
       left -= static_cast<int64_t>(count);
       used = ends ? 0 : used + count;
       index += ends ? 1 : 0;
@@ -419,7 +428,8 @@ Status RankEngine::run_batch(GraphKind kind, DraftFrom from, StepPhase phase, st
   // An observer of less than a whole step is told which rows of it the batch has.
   const bool names_rows = observer != nullptr && !(whole && options_.layout.mesh.dp == 1);
   std::vector<int32_t> step_rows, step_logits;  // by row and logit row of the batch: which they are of the step
-  const auto hidden_rows = static_cast<int64_t>(std::count_if(pass.own_row.begin(), pass.own_row.end(), [](int64_t r) { return r >= 0; }));
+  const auto hidden_rows =
+      static_cast<int64_t>(std::count_if(pass.own_row.begin(), pass.own_row.end(), [](int64_t r) { return r >= 0; }));
   for (const Item& item : items) {
     const bool own = owns(item.slot);
     const size_t n = item.tokens.size();
@@ -444,8 +454,11 @@ Status RankEngine::run_batch(GraphKind kind, DraftFrom from, StepPhase phase, st
   }
   batch.pages = caches_.block_tables();
   pass.batch = std::move(batch);
-  WEFT_ASSIGN_OR_RETURN(Running * run, running({kind, from, phase, row_capacity(*std::max_element(group_tokens.begin(), group_tokens.end()), options_.max_step_tokens),
-                                                row_capacity(*std::max_element(group_logits.begin(), group_logits.end()), options_.max_step_tokens)}));
+  WEFT_ASSIGN_OR_RETURN(
+      Running * run,
+      running({kind, from, phase,
+               row_capacity(*std::max_element(group_tokens.begin(), group_tokens.end()), options_.max_step_tokens),
+               row_capacity(*std::max_element(group_logits.begin(), group_logits.end()), options_.max_step_tokens)}));
   last_graph_[static_cast<int>(kind)] = &run->executor.graph();
   if (world_ != nullptr) world_->set_step(++steps_);
   WEFT_ASSIGN_OR_RETURN(const RowSets rows, make_row_sets(pass.batch, row_set_options(options_.layout, phase), ranks_));
@@ -463,7 +476,8 @@ Status RankEngine::run_batch(GraphKind kind, DraftFrom from, StepPhase phase, st
       const std::vector<int32_t>& all = value.type.rows == Rows::kLogits ? step_logits : step_rows;
       named.clear();
       for (const int32_t row : batch_rows) named.push_back(all[static_cast<size_t>(row)]);
-      const bool has_all = batch_rows.empty() && view.shape()[0] > 0 && (value.type.rows == Rows::kLogits || value.type.rows == Rows::kTokens);
+      const bool has_all = batch_rows.empty() && view.shape()[0] > 0 &&
+                           (value.type.rows == Rows::kLogits || value.type.rows == Rows::kTokens);
       (*observer)(value, view, has_all ? std::span<const int32_t>(all) : named);
     };
     const ValueObserver in_step(name_rows);
@@ -499,7 +513,8 @@ Status RankEngine::run_batch(GraphKind kind, DraftFrom from, StepPhase phase, st
 
 void RankEngine::plan_between_graphs(const Running& run, const Pass& pass, const RowSets& rows, bool collects_logits) {
   for (const std::string& name : run.sent) {
-    planned_[static_cast<size_t>(MeshAxis::kPp)] += run.executor.held(name, pass.batch, rows, arena(GraphKind::kTrunk)).type.bytes();
+    planned_[static_cast<size_t>(MeshAxis::kPp)] +=
+        run.executor.held(name, pass.batch, rows, arena(GraphKind::kTrunk)).type.bytes();
   }
   if (!collects_logits) return;
   const SentBytes logits = logit_bytes(options_.layout, ranks_.index_of(MeshAxis::kPp),

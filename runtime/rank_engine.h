@@ -1,5 +1,5 @@
-// One rank of an engine (engine.h): its slices of the weights, its caches, the graphs by step shape. All ranks of a layout make
-// the same calls in the same order.
+// One rank of an engine (engine.h): its slices of the weights, its caches, the graphs by step shape. All ranks of a
+// layout make the same calls in the same order.
 #pragma once
 
 #include <deque>
@@ -59,8 +59,8 @@ struct DraftRequest {
 class RankEngine {
  public:
   // `world` is this rank's endpoint; null for a layout of one rank. It outlives the engine.
-  // Refuses before anything is allocated when caches and the largest step of all ranks of this machine do not fit into the
-  // memory that is free.
+  // Refuses before anything is allocated when caches and the largest step of all ranks of this machine do not fit into
+  // the memory that is free.
   static Result<std::unique_ptr<RankEngine>> create(std::shared_ptr<const Model> model, const EngineOptions& options,
                                                     Communicator* world);
 
@@ -68,7 +68,8 @@ class RankEngine {
   const EngineOptions& options() const { return options_; }
   MemoryUse memory() const;
 
-  // Slots are numbered over all data-parallel groups: slot s is that of group s mod dp, which numbers it s / dp in its caches.
+  // Slots are numbered over all data-parallel groups: slot s is that of group s mod dp, which numbers it s / dp in its
+  // caches.
   Result<int32_t> open_sequence();
   void close_sequence(int32_t slot);
   int64_t length(int32_t slot) const { return length_[static_cast<size_t>(slot)]; }
@@ -140,8 +141,8 @@ class RankEngine {
   GraphOptions graph_options(const ShapeKey& key) const;
   Result<StageGraph> build(const ShapeKey& key) const;
   Status join_groups(Communicator* world);
-  // split=owned: decode steps fill the caches of a request on its owner alone. Before a step that needs them everywhere, the
-  // owner sends what the others miss.
+  // split=owned: decode steps fill the caches of a request on its owner alone. Before a step that needs them
+  // everywhere, the owner sends what the others miss.
   Status sync(std::span<const Segment> segments);
   void mark_owned(std::span<const Segment> segments);
   // Decode: only rows of one new token or its drafts.
@@ -159,8 +160,8 @@ class RankEngine {
   // `linked`: inputs of a draft, one row for every token.
   Status run(GraphKind kind, DraftFrom from, std::span<const Item> items, std::span<const Executor::Input> linked,
              const ValueObserver* observer);
-  Status run_batch(GraphKind kind, DraftFrom from, StepPhase phase, std::span<const Item> items, std::span<const Executor::Input> linked,
-                   bool whole, const ValueObserver* observer);
+  Status run_batch(GraphKind kind, DraftFrom from, StepPhase phase, std::span<const Item> items,
+                   std::span<const Executor::Input> linked, bool whole, const ValueObserver* observer);
   // Adds to planned_ what goes between ranks beside the nodes of the graph: to the next stage, and the logits.
   void plan_between_graphs(const Running& run, const Pass& pass, const RowSets& rows, bool collects_logits);
   Status collect_logits(GraphKind kind, std::span<const Item> items, TensorView own);

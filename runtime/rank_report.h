@@ -1,5 +1,5 @@
-// What ranks tell rank 0 about themselves: memory, bytes sent, and hashes of what they computed and keep. Each is gathered by a
-// collective call of all ranks (Engine).
+// What ranks tell rank 0 about themselves: memory, bytes sent, and hashes of what they computed and keep. Each is
+// gathered by a collective call of all ranks (Engine).
 #pragma once
 
 #include <array>
@@ -30,8 +30,8 @@ struct TracedValue {
 };
 using StepTrace = std::vector<TracedValue>;  // in graph order
 
-// Collects a trace. Values that hold only a part of each row (a slice of the heads, a partial sum) and rows that came from other
-// ranks' dispatches are left out.
+// Collects a trace. Values that hold only a part of each row (a slice of the heads, a partial sum) and rows that came
+// from other ranks' dispatches are left out.
 class StepTracer {
  public:
   void record(const Value& value, const TensorView& view, std::span<const int32_t> rows);

@@ -92,9 +92,10 @@ std::vector<CacheRows> live_cache_rows(const CacheStore& caches, int32_t slot) {
       cache.stride = caches.shard().shard.ranks;
     }
     for (int64_t i = cache.first; i < end; i += cache.stride) {
-      const std::byte* row = spec.kind == CacheKind::kRing
-                                 ? RingRows(view).row(slot, i)
-                                 : PagedRows(view, caches.block_tables()[static_cast<size_t>(slot)], caches.shard()).row(i);
+      const std::byte* row =
+          spec.kind == CacheKind::kRing
+              ? RingRows(view).row(slot, i)
+              : PagedRows(view, caches.block_tables()[static_cast<size_t>(slot)], caches.shard()).row(i);
       cache.rows.emplace_back(row, row + bytes);
     }
     all.push_back(std::move(cache));

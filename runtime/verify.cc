@@ -235,7 +235,8 @@ class Matrix {
 
   // Of rank 0, where its caches are those of the request.
   void record_caches(ValueTrace& trace, const Engine& engine, int32_t slot) const {
-    if (options_.layout.split != TokenSplit::kOwned && options_.layout.mesh.dp == 1) trace.record_caches(engine.caches(), slot);
+    if (options_.layout.split != TokenSplit::kOwned && options_.layout.mesh.dp == 1)
+      trace.record_caches(engine.caches(), slot);
   }
 
   Status feed_rest(Engine& engine, Sequence& ours, size_t chunk, int64_t end, ValueTrace& trace) const {

@@ -46,7 +46,9 @@ int64_t TensorType::bytes() const {
   return bits / 8;
 }
 
-std::string to_string(const TensorType& type) { return fmt::format("{}{}", dtype_name(type.dtype), to_string(type.shape)); }
+std::string to_string(const TensorType& type) {
+  return fmt::format("{}{}", dtype_name(type.dtype), to_string(type.shape));
+}
 
 TensorView matrix_at(const TensorView& stacked, int64_t i) {
   const int64_t columns = stacked.shape()[2], stride = stacked.row_stride != 0 ? stacked.row_stride : columns;

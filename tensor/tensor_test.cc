@@ -42,7 +42,8 @@ TEST(Buffer, ZeroedAndMovable) {
 }
 
 TEST(MappedFile, Errors) {
-  EXPECT_NE(MappedFile::open("/nonexistent/x").status().message().find("/nonexistent/x: cannot open"), std::string::npos);
+  EXPECT_NE(MappedFile::open("/nonexistent/x").status().message().find("/nonexistent/x: cannot open"),
+            std::string::npos);
   EXPECT_NE(MappedFile::open("/tmp").status().message().find("not a regular file"), std::string::npos);
 }
 

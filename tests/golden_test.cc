@@ -31,8 +31,8 @@ TEST(Golden, AllCasesUnderAllSettings) {
         const auto report = check_golden_case(dir.path(), setting.options);
         ASSERT_TRUE(report.ok()) << dir.path() << ": " << report.status().message();
         for (const GoldenQuantity& q : report->quantities) {
-          EXPECT_TRUE(q.ok) << report->name << ", " << setting.what << ": " << q.name << " is " << q.found << ", tolerance "
-                            << q.tolerance << " (" << q.detail << ")";
+          EXPECT_TRUE(q.ok) << report->name << ", " << setting.what << ": " << q.name << " is " << q.found
+                            << ", tolerance " << q.tolerance << " (" << q.detail << ")";
         }
       }
     }

@@ -33,7 +33,8 @@ TEST(Verify, SmallModelWithEveryKindOfLayer) {
   EXPECT_GE(report->lines.size(), 2u * 14u);
 }
 
-// A model whose graphs are wrong: `node` with "{eps=1e-06" behind it gets the eps that `eps` gives for the step; "": as it is.
+// A model whose graphs are wrong: `node` with "{eps=1e-06" behind it gets the eps that `eps` gives for the step; "": as
+// it is.
 class FaultyModel : public ForwardingModel {
  public:
   using Eps = std::function<std::string(const StepShape&)>;
