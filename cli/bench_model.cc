@@ -143,6 +143,12 @@ Result<ModelBench::Run> ModelBench::once(const BenchTest& test, const std::vecto
   return test.drafts == 0 ? decode(test, slots, stream) : generate(test, slots, stream);
 }
 
+// The logits of the last step are looked at when the time has been taken.
+Result<ModelBench::Run> ModelBench::finished(double seconds) const {
+  for (int64_t row = 0; row < engine_.num_logit_rows(); ++row) WEFT_RETURN_IF_ERROR(expect_finite(engine_.logits(row)));
+  return Run{seconds};
+}
+
 Result<ModelBench::Run> ModelBench::prefill(const BenchTest& test, const std::vector<int32_t>& slots, uint64_t stream) {
   const std::vector<int32_t> tokens = random_tokens(test.tokens * test.batch, stream);
   const int64_t step_tokens = engine_.options().max_step_tokens;
@@ -161,7 +167,7 @@ Result<ModelBench::Run> ModelBench::prefill(const BenchTest& test, const std::ve
     WEFT_RETURN_IF_ERROR(engine_.step(requests));
     WEFT_RETURN_IF_ERROR(check_interrupt());
   }
-  return Run{seconds_since(start)};
+  return finished(seconds_since(start));
 }
 
 Result<ModelBench::Run> ModelBench::decode(const BenchTest& test, const std::vector<int32_t>& slots, uint64_t stream) {
@@ -175,7 +181,7 @@ Result<ModelBench::Run> ModelBench::decode(const BenchTest& test, const std::vec
     WEFT_RETURN_IF_ERROR(engine_.step(requests));
     WEFT_RETURN_IF_ERROR(check_interrupt());
   }
-  return Run{seconds_since(start)};
+  return finished(seconds_since(start));
 }
 
 Result<ModelBench::Run> ModelBench::generate(const BenchTest& test, const std::vector<int32_t>& slots,

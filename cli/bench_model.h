@@ -68,6 +68,7 @@ class ModelBench {
   Result<Run> prefill(const BenchTest& test, const std::vector<int32_t>& slots, uint64_t stream);
   Result<Run> decode(const BenchTest& test, const std::vector<int32_t>& slots, uint64_t stream);
   Result<Run> generate(const BenchTest& test, const std::vector<int32_t>& slots, uint64_t stream);
+  Result<Run> finished(double seconds) const;
   Status check_interrupt() const;
 
   Engine& engine_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -77,6 +78,7 @@ TEST_F(ModelCommands, BadUseHasOneMessageAndCode2) {
       {"graph @S --ctx 1048577", "--ctx: expected 1 to 1048576 tokens (what this model takes), found 1048577"},
       {"graph @N --draft", "this checkpoint has no NextN draft layer that weft can run"},
       {"graph @S --tokens 0", "--tokens: expected a whole number from 1 to 2147483647, found '0' (see weft graph"},
+      {"synth glm-5 @T/x --layers 0 --hidden 7", "hidden_size 7 is not divisible by 4, the unit of the sums of linear layers"},
       {"synth deepseek-v4-flash", "OUT is required (see weft synth --help)"},
       {"synth deepseek-v4-flash @T", ": the folder is not empty; give a new one"},
       {"synth deepseek-v4-flash @T/x --layers 0,99", "--layers: there is no layer 99; this config has 0 to 42"},
@@ -163,7 +165,8 @@ TEST_F(ModelCommands, InspectEveryShippedConfig) {
   EXPECT_EQ(json("inspect deepseek-v4-flash")["caches"]["growth_bytes_per_token"],
             21 * (512 + 128) * 2 / 4.0 + 20 * 512 * 2 / 128.0);
   // glm_moe_dsa.md 3: 78 latents of 576 and 21 index keys of 128, and those of the draft layer.
-  EXPECT_EQ(json("inspect glm-5.2")["caches"]["growth_bytes_per_token"], 95232 + 1408);
+  EXPECT_EQ(json("inspect glm-5.2")["caches"]["growth_bytes_per_token"], 95232);
+  EXPECT_EQ(json("inspect glm-5.2")["caches"]["draft_growth_bytes_per_token"], 1408);
 }
 
 TEST_F(ModelCommands, InspectWeights) {
@@ -307,6 +310,79 @@ TEST_F(ModelCommands, CheckGoesOnAfterABadCase) {
   EXPECT_NE(j["cases"][2]["error"].get<std::string>().find("case.json: unknown key 'tolerance.hidden_max_erl'"),
             std::string::npos)
       << output.out;
+}
+
+// What a case announces and does not have is not "ok".
+TEST_F(ModelCommands, CheckNeedsWhatTheCaseAnnounces) {
+  struct Case {
+    const char *name, *file, *tensor, *instead, *message;  // without a tensor, the file is taken away
+  };
+  const Case cases[] = {
+      {"glm51_w8a8", "expected_a8.safetensors", nullptr, nullptr, "expected_a8.safetensors: cannot open"},
+      {"glm51_w8a8", "expected_a8.safetensors", "\"mtp.0\"", "\"mtq.0\"", "the case covers 'mtp', but there is no tensor 'mtp.0'"},
+      {"mtp_f32", "expected.safetensors", "\"mtp.0\"", "\"mtq.0\"", "the case covers 'mtp', but there is no tensor 'mtp.0'"},
+      {"mtp_f32", "expected.safetensors", "\"draft.0\"", "\"drafu.0\"", "the case covers 'draft_chain', but there is no tensor 'draft.0'"},
+      {"mtp_f32", "expected.safetensors", "\"draft.1\"", "\"drafu.1\"", "'draft.1'"},
+  };
+  int number = 0;
+  for (const Case& c : cases) {
+    const std::string copy = fmt::format("case{}", number++);
+    fs::copy(kData + "/golden/glm_moe_dsa/" + c.name, dir_.path() / copy, fs::copy_options::recursive);
+    const std::string file = copy + "/" + c.file;
+    if (c.tensor == nullptr) {
+      fs::remove(dir_.path() / file);
+    } else {
+      std::string bytes = read(file);
+      const size_t at = bytes.find(c.tensor);
+      ASSERT_NE(at, bytes.npos) << c.tensor;
+      bytes.replace(at, std::string_view(c.instead).size(), c.instead);
+      dir_.put(file, bytes);
+    }
+    const Output output = weft("check @T/" + copy);
+    EXPECT_EQ(output.code, 2) << c.name << " " << c.file;
+    EXPECT_NE(output.err.find(c.message), std::string::npos) << output.err;
+  }
+}
+
+TEST_F(ModelCommands, ShardsWithoutAnIndexAreNotOverlooked) {
+  fs::copy(kData + "/golden/glm_moe_dsa/glm5_fp8", dir_.path() / "m", fs::copy_options::recursive);
+  fs::remove(dir_.path() / "m/model.safetensors.index.json");
+  fs::remove(dir_.path() / "m/expected.safetensors");
+  for (const char* command : {"inspect @T/m", "plan @T/m --device h200-sxm", "dump @T/m --ids 1 --tensor logits --out @T/f"}) {
+    const Output output = weft(command);
+    EXPECT_EQ(output.code, 2) << command;
+    EXPECT_NE(output.err.find("2 .safetensors files (model-00001-of-00002.safetensors, ...), but neither model.safetensors nor "
+                              "model.safetensors.index.json, which says what each holds"),
+              std::string::npos)
+        << output.err;
+  }
+}
+
+// Logits that are no numbers: bad input, whatever is done with them.
+TEST_F(ModelCommands, LogitsThatAreNotFinite) {
+  fs::copy(kData + "/sample/austen-v4", dir_.path() / "m", fs::copy_options::recursive);
+  std::string bytes = read("m/model.safetensors");
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  const Json tensors = *parse_json(std::string_view(bytes).substr(8, header), "header");
+  const Json& offsets = tensors["norm.weight"]["data_offsets"];
+  for (size_t i = offsets[0].get<size_t>(); i < offsets[1].get<size_t>(); ++i) bytes[8 + header + i] = '\xff';
+  dir_.put("m/model.safetensors", bytes);
+  for (const char* command : {"run @T/m -p 'It is' --max-tokens 2", "eval @T/m @S/eval.txt --window 8 --max-tokens 16",
+                              "bench @T/m --prompt 8 --gen 0 -r 1 --no-limits", "bench @T/m --prompt 0 --gen 2 -r 1 --no-limits",
+                              "verify @T/m --tokens 4 --dtype f32"}) {
+    const Output output = weft(command);
+    EXPECT_EQ(output.code, 2) << command << output.err;
+    EXPECT_NE(output.err.find("the logit of token 0 is "), std::string::npos) << command << output.err;
+  }
+}
+
+TEST_F(ModelCommands, DerivedWeightsOfAConfig) {
+  // W_UK and W_UV of 78 layers, 64 heads, 512 x (192 + 256), bf16; of int8 the scales besides (glm_moe_dsa.md 8.3: 2.133 GiB).
+  EXPECT_EQ(json("inspect glm-5")["derived_bytes"]["main"], int64_t{78} * 64 * 512 * 448 * 2);
+  EXPECT_EQ(json("inspect glm-5")["derived_bytes"]["mtp"], int64_t{64} * 512 * 448 * 2);
+  EXPECT_GT(json("inspect glm-5.1-w8a8")["derived_bytes"]["main"], int64_t{78} * 64 * 512 * 448 * 2);
+  EXPECT_EQ(json("inspect deepseek-v4-flash")["derived_bytes"]["main"], 0);
 }
 
 TEST_F(ModelCommands, CheckReadsAClosedSchema) {

@@ -1,4 +1,6 @@
 // weft inspect: what a model is and what it needs.
+#include <set>
+
 #include "cli/command.h"
 #include "cli/model_location.h"
 
@@ -23,8 +25,10 @@ std::string rounded(int64_t n) {  // "284.3 B"
   return fmt::format("{}", n);
 }
 
-// Caches of one sequence, without the room that is kept for drafts.
-struct CacheUse {
+// Bytes beside the weights, of the main model or of its draft layers: derived from stored weights when they are loaded, and caches
+// of one sequence, without the room that is kept for drafts.
+struct GraphUse {
+  int64_t derived_bytes = 0;
   int64_t fixed_bytes = 0;     // rings: the same for every length
   double bytes_per_token = 0;  // growth
 
@@ -34,9 +38,15 @@ struct CacheUse {
   std::vector<At> at;
 };
 
-CacheUse cache_use(const Model& model, const NumericMode& mode) {
-  CacheUse use;
-  const std::vector<CacheSpec> specs = model.caches(mode, {});
+GraphUse use_of(const Graph& graph, const Model& model, const NumericMode& mode) {
+  GraphUse use;
+  std::set<std::string_view> states;
+  for (const Value& value : graph.values()) {
+    if (value.role == ValueRole::kDerived) use.derived_bytes += value.type.tensor.bytes();
+    if (value.role == ValueRole::kState) states.insert(value.name);
+  }
+  std::vector<CacheSpec> specs = model.caches(mode, {});
+  std::erase_if(specs, [&](const CacheSpec& spec) { return !states.contains(spec.name); });
   const auto total = [&](int64_t tokens) {
     int64_t bytes = 0;
     for (const CacheSpec& spec : specs) {
@@ -46,12 +56,27 @@ CacheUse cache_use(const Model& model, const NumericMode& mode) {
   };
   use.fixed_bytes = total(0);
   for (const CacheSpec& spec : specs) {
-    if (spec.kind == CacheKind::kAppend)
-      use.bytes_per_token += static_cast<double>(spec.row_bytes()) / static_cast<double>(spec.ratio);
+    if (spec.kind == CacheKind::kAppend) use.bytes_per_token += static_cast<double>(spec.row_bytes()) / static_cast<double>(spec.ratio);
   }
   for (int64_t tokens : kContexts) {
     if (tokens <= model.max_position_embeddings()) use.at.push_back({tokens, total(tokens)});
   }
+  return use;
+}
+
+struct ModelUse {
+  GraphUse main, drafts;
+};
+
+Result<ModelUse> use_of(const Model& model, const NumericMode& mode) {
+  GraphOptions options;
+  options.mode = mode;
+  options.cache = {.num_pages = 1, .max_context = 1, .draft_rows = 1};
+  WEFT_ASSIGN_OR_RETURN(const Graph trunk, model.build(options));
+  ModelUse use{use_of(trunk, model, mode), {}};
+  if (model.num_draft_layers() == 0) return use;
+  WEFT_ASSIGN_OR_RETURN(const Graph drafts, model.build_draft(options));
+  use.drafts = use_of(drafts, model, mode);
   return use;
 }
 
@@ -79,17 +104,18 @@ class InspectCommand : public Command {
         !std::filesystem::exists(checkpoint.dir() / "tokenizer.json")) {
       summary.notes.push_back("there is no tokenizer.json: weft can run token ids, not text");
     }
-    const CacheUse caches = cache_use(*loaded.model, args_.mode(*loaded.model));
+    const NumericMode mode = args_.mode(*loaded.model);
+    WEFT_ASSIGN_OR_RETURN(const ModelUse use, use_of(*loaded.model, mode));
     if (console.json) {
-      console.print_json(to_json(loaded, summary, caches));
+      console.print_json(to_json(loaded, summary, use));
     } else {
-      print(console, loaded, summary, caches);
+      print(console, loaded, summary, use);
     }
     return {};
   }
 
  private:
-  void print(Console& console, const LoadedModel& loaded, const ModelSummary& s, const CacheUse& caches) const {
+  void print(Console& console, const LoadedModel& loaded, const ModelSummary& s, const ModelUse& use) const {
     std::string out =
         fmt::format("{}: {} ({})\n\n", args_.model_dir, s.title, contents_name(loaded.checkpoint->contents()));
     const auto line = [&](std::string_view name, int64_t value, std::string_view unit, std::string_view more = "") {
@@ -126,10 +152,19 @@ class InspectCommand : public Command {
     line("read to decode a token alone", s.bytes_per_decoded_token,
          bytes_text(static_cast<double>(s.bytes_per_decoded_token)));
 
+    if (use.main.derived_bytes > 0) {
+      out += fmt::format("\nderived from weights when they are loaded (--dtype {}), bytes\n", args_.dtype);
+      line("main model", use.main.derived_bytes, bytes_text(static_cast<double>(use.main.derived_bytes)));
+      line("draft layers", use.drafts.derived_bytes, bytes_text(static_cast<double>(use.drafts.derived_bytes)));
+    }
     out += fmt::format("\ncaches of a sequence (--dtype {}), bytes\n", args_.dtype);
-    line("fixed", caches.fixed_bytes, bytes_text(static_cast<double>(caches.fixed_bytes)));
-    out += fmt::format("  {:<36} {:>21.1f}\n", "growth per token", caches.bytes_per_token);
-    for (const CacheUse::At& at : caches.at) {
+    line("fixed", use.main.fixed_bytes, bytes_text(static_cast<double>(use.main.fixed_bytes)));
+    out += fmt::format("  {:<36} {:>21.1f}\n", "growth per token", use.main.bytes_per_token);
+    if (loaded.model->num_draft_layers() > 0) {
+      line("draft layers, fixed", use.drafts.fixed_bytes, bytes_text(static_cast<double>(use.drafts.fixed_bytes)));
+      out += fmt::format("  {:<36} {:>21.1f}\n", "draft layers, growth per token", use.drafts.bytes_per_token);
+    }
+    for (const GraphUse::At& at : use.main.at) {
       const std::string name = at.tokens < (1 << 20) ? fmt::format("{}k tokens", at.tokens >> 10)
                                                      : fmt::format("{}M tokens", at.tokens >> 20);
       line("at " + name, at.bytes, bytes_text(static_cast<double>(at.bytes)),
@@ -141,7 +176,7 @@ class InspectCommand : public Command {
     console.print(out);
   }
 
-  nlohmann::ordered_json to_json(const LoadedModel& loaded, const ModelSummary& s, const CacheUse& caches) const {
+  nlohmann::ordered_json to_json(const LoadedModel& loaded, const ModelSummary& s, const ModelUse& use) const {
     const auto numbers = [](const std::vector<std::pair<std::string, int64_t>>& list) {
       nlohmann::ordered_json object = nlohmann::ordered_json::object();
       for (const auto& [name, value] : list) object[name] = value;
@@ -153,7 +188,7 @@ class InspectCommand : public Command {
       return object;
     };
     nlohmann::ordered_json contexts = nlohmann::ordered_json::array();
-    for (const CacheUse::At& at : caches.at) {
+    for (const GraphUse::At& at : use.main.at) {
       contexts.push_back({{"tokens", at.tokens},
                           {"bytes", at.bytes},
                           {"bytes_per_token", static_cast<double>(at.bytes) / static_cast<double>(at.tokens)}});
@@ -174,12 +209,15 @@ class InspectCommand : public Command {
               {"mtp", s.bytes_mtp},
               {"total", s.bytes()},
               {"per_decoded_token", s.bytes_per_decoded_token}}},
+            {"derived_bytes", {{"dtype", args_.dtype}, {"main", use.main.derived_bytes}, {"mtp", use.drafts.derived_bytes}}},
             {"components", shares(s.by_component)},
             {"dtypes", shares(s.by_dtype)},
             {"caches",
              {{"dtype", args_.dtype},
-              {"fixed_bytes", caches.fixed_bytes},
-              {"growth_bytes_per_token", caches.bytes_per_token},
+              {"fixed_bytes", use.main.fixed_bytes},
+              {"growth_bytes_per_token", use.main.bytes_per_token},
+              {"draft_fixed_bytes", use.drafts.fixed_bytes},
+              {"draft_growth_bytes_per_token", use.drafts.bytes_per_token},
               {"contexts", contexts}}},
             {"unusual", s.notes}};
   }

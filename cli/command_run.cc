@@ -104,6 +104,7 @@ Status RunCommand::run(Console& console) {
   needs.max_drafts = args_.drafts;
   WEFT_ASSIGN_OR_RETURN(LoadedEngine loaded, open_engine(args_.model, needs, console));
   WEFT_ASSIGN_OR_RETURN(const Tokenizer tokenizer, load_tokenizer(args_.model, console));
+  sampling.num_ids = tokenizer.vocab_size();
   if (args_.chat) return run_chat(args_, text, sampling, loaded, tokenizer, console);
   return complete(*text, loaded, tokenizer, sampling, console);
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/sampling.h"
+
 namespace weft {
 namespace {
 
@@ -46,10 +48,8 @@ Status score_window(Engine& engine, int32_t slot, std::span<const int32_t> windo
     WEFT_RETURN_IF_ERROR(engine.step({&request, 1}));
     for (int64_t row = std::max<int64_t>(0, first_scored - begin - 1); wanted && row < rows && begin + row + 1 < size;
          ++row) {
-      const double nll = negative_log_probability(engine.logits(row), window[begin + row + 1]);
-      if (!std::isfinite(nll))
-        return machine_failed(fmt::format("the logits at token {} of a window are not finite", begin + row));
-      sums.add(nll);
+      WEFT_RETURN_IF_ERROR(expect_finite(engine.logits(row)));
+      sums.add(negative_log_probability(engine.logits(row), window[begin + row + 1]));
     }
     begin += rows;
   }

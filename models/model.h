@@ -82,7 +82,7 @@ class Model {
   // The mode of --dtype with the profile that belongs to the checkpoint's storage; act_quant overrides that part.
   virtual NumericMode mode(DType dtype, std::optional<bool> act_quant) const = 0;
 
-  // Per-request state of trunk and draft layers. Those of draft layers are there only where drafts are made.
+  // Per-request state of trunk and draft layers.
   virtual std::vector<CacheSpec> caches(const NumericMode& mode, const CacheCapacity& capacity) const = 0;
   // The layer's output ("hidden.<l>" of the golden files) and selection ("topk.<l>"): value names in the trunk graph, and
   // of the selection of a draft layer (they follow the others) in the draft graph.

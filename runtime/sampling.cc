@@ -15,16 +15,6 @@ constexpr auto kBetter = [](const auto& a, const auto& b) {
 };
 constexpr auto kLowerId = [](const auto& a, const auto& b) { return a.id < b.id; };
 
-Status check_finite(std::span<const float> logits, std::string_view what) {
-  for (size_t id = 0; id < logits.size(); ++id) {
-    if (!std::isfinite(logits[id])) {
-      return invalid_argument(
-          fmt::format("sampling: {} of token {} is {}, expected a finite number", what, id, logits[id]));
-    }
-  }
-  return {};
-}
-
 int32_t argmax(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());  // the first of equals
 }
@@ -43,7 +33,7 @@ void apply_penalties(const SamplingParams& params, const TokenCounts& counts, st
   const auto presence = static_cast<float>(params.presence_penalty);
   const auto frequency = static_cast<float>(params.frequency_penalty);
   for (const auto& [id, count] : counts.counts()) {  // in any order: each token by itself
-    WEFT_CHECK(id >= 0 && static_cast<size_t>(id) < logits.size(), "token {} of {}", id, logits.size());
+    if (static_cast<size_t>(id) >= logits.size()) continue;  // of a prompt of ids that are no tokens
     float& logit = logits[static_cast<size_t>(id)];
     if (count.prompt > 0 || count.answer > 0) logit = logit > 0 ? logit / repetition : logit * repetition;
     if (count.answer > 0) {
@@ -62,11 +52,18 @@ double log_sum_exp(std::span<const float> logits, float best, std::span<float> s
   return best + std::log(sum);
 }
 
-void add_logprobs(std::span<const float> logits, int top, std::span<float> scratch, SampledToken& token) {
+// The ids that may be picked.
+std::span<const float> tokens_of(std::span<const float> logits, const SamplingParams& params) {
+  if (params.num_ids == 0) return logits;
+  return logits.first(std::min(static_cast<size_t>(params.num_ids), logits.size()));
+}
+
+void add_logprobs(std::span<const float> logits, const SamplingParams& params, std::span<float> scratch, SampledToken& token) {
   const double norm = log_sum_exp(logits, logits[static_cast<size_t>(argmax(logits))], scratch);
   const auto logprob = [&](int32_t id) { return static_cast<float>(logits[static_cast<size_t>(id)] - norm); };
   token.logprob = logprob(token.id);
-  std::vector<int32_t> best(std::min(static_cast<size_t>(top), logits.size()));
+  logits = tokens_of(logits, params);
+  std::vector<int32_t> best(std::min(static_cast<size_t>(params.top_logprobs), logits.size()));
   // A short sorted list while scanning: for the few entries that are asked for, cheaper than sorting the vocabulary.
   size_t filled = 0;
   for (int32_t id = 0; static_cast<size_t>(id) < logits.size() && !best.empty(); ++id) {
@@ -85,6 +82,15 @@ std::string NumberRange::to_text() const {
   return above_min ? fmt::format("above {} and at most {}", min, max) : fmt::format("from {} to {}", min, max);
 }
 
+Status expect_finite(std::span<const float> logits, std::string_view what) {
+  for (size_t id = 0; id < logits.size(); ++id) {
+    if (!std::isfinite(logits[id])) {
+      return invalid_argument(fmt::format("{} of token {} is {}, expected a finite number: check the weights", what, id, logits[id]));
+    }
+  }
+  return {};
+}
+
 Status validate(const SamplingParams& params) {
   struct Number {
     const char* name;
@@ -99,6 +105,7 @@ Status validate(const SamplingParams& params) {
       {"repetition_penalty", params.repetition_penalty, kRepetitionPenaltyRange},
       {"presence_penalty", params.presence_penalty, kAdditivePenaltyRange},
       {"frequency_penalty", params.frequency_penalty, kAdditivePenaltyRange},
+      {"num_ids", static_cast<double>(params.num_ids), {0, std::numeric_limits<int32_t>::max()}},
       {"top_logprobs", static_cast<double>(params.top_logprobs), {-1, std::numeric_limits<int>::max()}},
   };
   for (const Number& number : numbers) {
@@ -145,7 +152,7 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits, const Sampli
                              : draw(tokens, uniform({params.seed, params.request, position}, DrawPurpose::kToken));
   if (params.top_logprobs >= 0) {
     weights_.resize(logits.size());
-    add_logprobs(logits, params.top_logprobs, weights_, token);
+    add_logprobs(logits, params, weights_, token);
   }
   return token;
 }
@@ -153,11 +160,12 @@ Result<SampledToken> Sampler::sample(std::span<const float> logits, const Sampli
 Result<TokenDistribution> Sampler::distribution(std::span<const float> logits, const SamplingParams& params,
                                                 const TokenCounts& counts) {
   WEFT_CHECK(!logits.empty());
-  WEFT_RETURN_IF_ERROR(check_finite(logits, "the logit"));
+  WEFT_RETURN_IF_ERROR(expect_finite(logits));
+  logits = tokens_of(logits, params);
   if (params.has_penalties()) {
     adjusted_.assign(logits.begin(), logits.end());
     apply_penalties(params, counts, adjusted_);
-    WEFT_RETURN_IF_ERROR(check_finite(adjusted_, "the logit with penalties"));
+    WEFT_RETURN_IF_ERROR(expect_finite(adjusted_, "the logit with penalties"));
     logits = adjusted_;
   }
   const int32_t best_id = argmax(logits);

@@ -12,6 +12,7 @@
 //
 // Everywhere a tie of logits goes to the lower token id, also at the boundary of top_k and top_p. At least one token is
 // kept.
+// Before them ids that are no tokens (num_ids) are left out.
 // Logprobs are those of the model: log-softmax of the logits as they come, before penalties and temperature.
 //
 // Deterministic: the token is a function of (logits, params, counts, position) alone, and the same with every
@@ -23,6 +24,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -58,6 +60,7 @@ struct SamplingParams {
   uint64_t seed = 0;
   uint64_t request = 0;   // DrawKey::request: the same seed and request give the same text in any batch
   int top_logprobs = -1;  // -1: no logprobs; n >= 0: that of the chosen token and of the n best
+  int64_t num_ids = 0;    // ids from here on are not tokens (rows that pad a vocabulary) and are never picked; 0: all are
 
   bool greedy() const { return temperature == 0; }
   bool has_penalties() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
@@ -66,6 +69,9 @@ struct SamplingParams {
 
 // The message names the parameter.
 Status validate(const SamplingParams& params);
+
+// Logits that are used have to be numbers: where they are not, the weights are not those of the model, which is bad input.
+Status expect_finite(std::span<const float> logits, std::string_view what = "the logit");
 
 // The tokens of one request that penalties look at.
 class TokenCounts {

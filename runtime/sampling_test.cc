@@ -60,6 +60,9 @@ const FilterCase kFilterCases[] = {
     {"greedy does not look at filters", {.temperature = 0, .top_k = 3, .min_p = .1}, {.2f, .5f, .3f}, {1}},
     {"tiny temperature keeps only the best", {.temperature = 1e-30}, {.3f, .4f, .3f}, {1}},
     {"tiny temperature keeps all that are equal to the best", {.temperature = 1e-30}, {.4f, .2f, .4f}, {0, 2}},
+    {"ids that are no tokens are not picked", {.num_ids = 3}, {.1f, .2f, .3f, .4f}, {0, 1, 2}},
+    {"... nor is the best of them", {.temperature = 0, .num_ids = 3}, {.3f, .2f, .1f, .4f}, {0}},
+    {"... nor do they count for filters", {.top_k = 2, .num_ids = 3}, {.1f, .2f, .3f, .4f}, {1, 2}},
     {"top_k", {.top_k = 2}, {.1f, .4f, .2f, .3f}, {1, 3}},
     {"top_k, tie at the boundary: lower id", {.top_k = 2}, {.2f, .2f, .4f, .2f}, {0, 2}},
     {"top_k beyond the vocabulary", {.top_k = 9}, {.5f, .5f}, {0, 1}},
@@ -199,7 +202,7 @@ TEST(Sampling, LogitsThatAreNotFinite) {
       const auto result = Sampler().sample(std::vector<float>{0, 1, bad, 2}, {.temperature = temperature}, {}, 0);
       ASSERT_FALSE(result.ok());
       EXPECT_EQ(result.status().message(),
-                fmt::format("sampling: the logit of token 2 is {}, expected a finite number", bad));
+                fmt::format("the logit of token 2 is {}, expected a finite number: check the weights", bad));
     }
   }
   TokenCounts counts;
@@ -207,7 +210,7 @@ TEST(Sampling, LogitsThatAreNotFinite) {
   const auto result = Sampler().sample(std::vector<float>{0, 3e38f}, {.frequency_penalty = -3e38}, counts, 0);
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().message(),
-            "sampling: the logit with penalties of token 1 is inf, expected a finite number");
+            "the logit with penalties of token 1 is inf, expected a finite number: check the weights");
 }
 
 TEST(Sampling, ParametersOutOfRange) {

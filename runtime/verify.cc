@@ -229,6 +229,7 @@ class Matrix {
     const ValueObserver observer(observe);
     const ValueObserver* watch = trace != nullptr && ours >= 0 ? &observer : nullptr;
     WEFT_RETURN_IF_ERROR(engine.step(requests, watch));
+    for (int64_t row = 0; row < engine.num_logit_rows(); ++row) WEFT_RETURN_IF_ERROR(expect_finite(engine.logits(row)));
     draft = true;
     return drafts_ > 0 ? engine.draft(draft_requests, Engine::DraftFrom::kTrunk, watch) : Status();
   }

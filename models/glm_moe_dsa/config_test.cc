@@ -207,6 +207,7 @@ TEST(GlmConfig, SizesThatAreRefused) {
   };
   for (const Case& c : cases) {
     Json j = published("glm-5");
+    j.erase("qk_head_dim");  // follows from two of them
     const Json change = Json::parse(c.change);
     for (const auto& [key, value] : change.items()) j[key] = value;
     const std::string message = error_of(j);
