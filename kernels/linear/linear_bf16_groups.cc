@@ -253,21 +253,25 @@ void dot_columns(const WeightMatrix& view, int64_t n, int64_t end, const float* 
 #pragma GCC unroll 8
       for (int i = 0; i < kDotVectors * kRows; ++i) acc[i] = f_zero();
       for (int64_t i = 0; i < kFp8Block; i += kCacheLine) {
+        // Chains of all columns advance together: one by itself would wait for its own sums.
+        I16 codes[kDotVectors][16];
 #pragma GCC unroll 2
         for (int c = 0; c < kDotVectors; ++c) {
-          I16 codes[16];
           columns[c].prefetch(k + i, 16 * kDotVectors);
-          columns[c].line(k + i, codes);
-#pragma GCC unroll 16
-          for (int f = 0; f < 16; ++f) {
-            I16 pairs[2];
-            table.decode(codes[f], pairs);
+          columns[c].line(k + i, codes[c]);
+        }
+        for (int f = 0; f < 16; ++f) {
+          I16 pairs[kDotVectors][2];
 #pragma GCC unroll 2
-            for (int h = 0; h < 2; ++h) {
+          for (int c = 0; c < kDotVectors; ++c) table.decode(codes[c][f], pairs[c]);
+#pragma GCC unroll 2
+          for (int h = 0; h < 2; ++h) {
 #pragma GCC unroll 4
-              for (int r = 0; r < kRows; ++r) {
-                F16& sum = acc[r * kDotVectors + c];
-                sum = multiply_add(f_set(elements[r * x_stride + i / 2 + 2 * f + h]), pairs[h], sum);
+            for (int r = 0; r < kRows; ++r) {
+              const F16 xv = f_set(elements[r * x_stride + i / 2 + 2 * f + h]);
+#pragma GCC unroll 2
+              for (int c = 0; c < kDotVectors; ++c) {
+                acc[r * kDotVectors + c] = multiply_add(xv, as_f(pairs[c][h]), acc[r * kDotVectors + c]);
               }
             }
           }
