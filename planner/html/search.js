@@ -73,7 +73,7 @@ function searchVerdict(found) {
       figure(marked(digits(w.tokens_per_s_device, 4), w.times_unverified), "tokens/s/device"),
       figure(marked(digits(w.output_tokens_per_s, 4), w.times_unverified), "tokens/s of all"),
       figure(String(w.devices), w.idle_devices > 0 ? `devices, ${w.idle_devices} idle` : "devices"), figure(String(w.batch), "batch")]),
-    ...commandsOf(w), counts, unverifiedNote(found.times_unverified)]);
+    ...commandsOf(w), counts, unverifiedNote(found.unverified)]);
 }
 
 const REASONS = { memory: "does not fit", ttft: "misses TTFT", tpot: "misses TPOT", beaten: "is beaten", error: "cannot be planned" };
