@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <set>
+#include <vector>
 
 #include "io/json.h"
 #include "io/test_files.h"
@@ -71,6 +73,38 @@ TEST_F(SearchCommand, FindsAWinnerWhoseCommandIsAPlan) {
   EXPECT_EQ((*plan)["service"][instance["phase"] == "both" ? "tpot_loaded_s" : "tpot_s"], instance["tpot_s"])
       << command;
   EXPECT_EQ((*plan)["service"]["requests_per_s"], instance["requests_per_s"]) << command;
+}
+
+// What it says to run runs: the winner and those behind it, on as many ranks of one machine as were asked for.
+TEST_F(SearchCommand, TheCommandsThatItNamesRun) {
+  const Output found =
+      weft("plan search @S --device epyc-9654 --devices 1 --local-ranks 2 --prompt 64 --gen 8 --max-batch 4 --json");
+  ASSERT_EQ(found.code, 0) << found.err;
+  const auto json = parse_json(found.out, "stdout");
+  ASSERT_TRUE(json.ok()) << json.status().message();
+  constexpr size_t kRun = 6;
+  std::set<std::string> run;
+  std::vector<Json> ranked = {(*json)["winner"]};
+  for (const Json& deployment : (*json)["ranking"]) ranked.push_back(deployment);
+  for (const Json& deployment : ranked) {
+    for (const char* part : {"instance", "prefill", "decode"}) {
+      if (!deployment.contains(part) || run.size() == kRun) continue;
+      const Json& instance = deployment[part];
+      const std::string command = instance["run_command"];
+      ASSERT_TRUE(command.starts_with("weft run ")) << command;
+      if (!run.insert(command).second) continue;
+      const Output ran = weft(command.substr(5) + " -p 'It is a truth' --max-tokens 4 --temp 0");
+      EXPECT_EQ(ran.code, 0) << command << "\n" << ran.err;
+      EXPECT_NE(ran.out, "") << command;
+      const Output bench = weft(fmt::format("bench @S --layout {} --prompt 16 --gen 2 -r 1 --no-limits",
+                                            instance["layout"].get<std::string>()));
+      EXPECT_EQ(bench.code, 0) << command << "\n" << bench.err;
+    }
+  }
+  EXPECT_GT(run.size(), 1u);
+  const Output text =
+      weft("plan search @S --device epyc-9654 --devices 1 --local-ranks 2 --prompt 64 --gen 8 --max-batch 4");
+  EXPECT_NE(text.out.find(*run.begin()), std::string::npos) << *run.begin() << "\n" << text.out;
 }
 
 TEST_F(SearchCommand, NothingThatKeepsTheLimitsIsCode1) {

@@ -28,6 +28,10 @@ struct Subject {
 struct Climb {
   std::vector<SearchPoint> points;  // fit and keep the limits, ascending batch
   int64_t too_large = 0;            // smallest batch that was seen to miss; 0: none
+  // By how much, in parts of the limit that is nearest: of the last of `points`, at most 0; of too_large, above 0, if
+  // known.
+  double last_excess = 0;
+  std::optional<double> excess;
   std::optional<Loser> miss;        // at the smallest batch
   Status error;
   int64_t plans = 0;
@@ -140,6 +144,7 @@ class Search {
   struct Verdict {
     SearchPoint point;
     std::optional<Loser> miss;
+    double excess = -1;  // over the limit that is nearest, in parts of it
   };
 
   Loser loser(const Subject& subject, LossReason reason, double by, std::string why, bool unverified) const {
@@ -185,7 +190,12 @@ class Search {
     point.capacity_bytes = plan.capacity_bytes;
     point.memory_unverified = plan.memory_unverified;
     point.times_unverified = plan.times_unverified;
-    const auto over = [](double value, const std::optional<double>& limit) { return limit && value > *limit; };
+    const auto over = [&](double value, const std::optional<double>& limit) {
+      if (limit) verdict.excess = std::max(verdict.excess, value / *limit - 1);
+      return limit && value > *limit;
+    };
+    if (plan.capacity_bytes > 0)
+      over(static_cast<double>(point.needed_bytes), static_cast<double>(plan.capacity_bytes));
     if (!plan.fits) {
       const double by = static_cast<double>(point.needed_bytes - point.capacity_bytes);
       verdict.miss = loser(subject, LossReason::kMemory, by,
@@ -204,13 +214,15 @@ class Search {
     point.tpot_s = !decodes ? 0 : subject.phase == PlanPhase::kBoth ? service.tpot_loaded_s : service.tpot_s;
     point.e2e_s = service.e2e_s;
     point.requests_per_s = service.requests_per_s;
-    if (prefills && over(point.ttft_s, request_.ttft_s)) {
+    const bool late = prefills && over(point.ttft_s, request_.ttft_s),
+               slow = decodes && over(point.tpot_s, request_.tpot_s);
+    if (late) {
       const double by = point.ttft_s - *request_.ttft_s;
       verdict.miss =
           loser(subject, LossReason::kTtft, by,
                 fmt::format("misses TTFT by {}: {} at batch {}", seconds_words(by), seconds_words(point.ttft_s), batch),
                 point.unverified());
-    } else if (decodes && over(point.tpot_s, request_.tpot_s)) {
+    } else if (slow) {
       const double by = point.tpot_s - *request_.tpot_s;
       verdict.miss =
           loser(subject, LossReason::kTpot, by,
@@ -227,14 +239,17 @@ class Search {
     if (!verdict.ok()) {
       climb.error = verdict.status();
       climb.too_large = batch;
+      climb.excess.reset();
       return false;
     }
     if (verdict->miss) {
       if (climb.points.empty()) climb.miss = verdict->miss;
       climb.too_large = batch;
+      climb.excess = verdict->excess;
       return false;
     }
     climb.points.push_back(verdict->point);
+    climb.last_excess = verdict->excess;
     return true;
   }
 
@@ -247,14 +262,18 @@ class Search {
       units = std::min(units * 2, most);
   }
 
-  // Of the batches between the last that was taken and the first that was not, the largest is added.
+  // Of the batches between the last that was taken and the first that was not, the largest is added. Bytes and times
+  // grow about evenly, so it is looked for where they would meet the limit, and every third time in the middle.
   void refine(size_t i) {
     const Subject& subject = subjects_[i];
     Climb& climb = climbs_[i];
     const size_t doubled = climb.points.size();
     int64_t good = last_batch(climb) / subject.unit(), bad = climb.too_large / subject.unit();
-    while (bad - good > 1) {
-      const int64_t middle = good + (bad - good) / 2;
+    for (int step = 1; bad - good > 1; ++step) {
+      const bool halves = step % 3 == 0 || !climb.excess || *climb.excess <= climb.last_excess;
+      const double share = halves ? 0.5 : -climb.last_excess / (*climb.excess - climb.last_excess);
+      const int64_t middle =
+          std::clamp(good + static_cast<int64_t>(share * static_cast<double>(bad - good)), good + 1, bad - 1);
       (look_at(subject, climb, middle * subject.unit()) ? good : bad) = middle;
     }
     if (climb.points.size() > doubled)
@@ -332,8 +351,9 @@ class Search {
     for (size_t i = 0; i < all.size(); i += step) result_.points.push_back(all[i]);
   }
 
-  // Between the last batch that was taken and the first that was not lie others. Time grows with the batch, so none of them has a
-  // better tpot than the last one taken, nor more requests per second than in proportion. Where even that is beaten, none is looked at.
+  // Between the last batch that was taken and the first that was not lie others. Time grows with the batch, so none of
+  // them has a better tpot than the last one taken, nor more requests per second than in proportion. Where even that is
+  // beaten, none is looked at.
   void choose_refined() {
     refined_.clear();
     std::map<std::pair<PlanPhase, int64_t>, std::vector<Merit>> instances;

@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <map>
 #include <random>
+#include <tuple>
 
-#include "models/test_support.h"
+#include "models/layout_test_support.h"
 #include "planner/deployments.h"
+#include "planner/plan_store.h"
 #include "planner/report_units.h"
 #include "planner/search_report.h"
 
@@ -16,7 +20,8 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-// A made-up machine whose plans are closed forms: bytes and times grow with the batch, and depend on every part of the layout.
+// A made-up machine whose plans are closed forms: bytes and times grow with the batch, and depend on every part of the
+// layout.
 struct Toy {
   double weights_mib, cache_mib, capacity_mib, flops_s, bytes_s, latency_s, prompt_s;
 
@@ -90,8 +95,10 @@ SearchResult found(const SearchRequest& request, const SearchHooks& hooks) {
 
 // ---- Brute force: every layout at every batch, every pair of instances in all numbers.
 
-std::vector<SearchPoint> every_point(const SearchRequest& request, const Toy& toy, PlanPhase phase, int64_t devices,
-                                     bool one_instance, bool doubled_only) {
+using MakePlan = std::function<Result<Plan>(const PlanRequest&, const PlanOptions&)>;
+
+std::vector<SearchPoint> every_point(const SearchRequest& request, const MakePlan& plan_of, PlanPhase phase,
+                                     int64_t devices, bool one_instance, bool doubled_only) {
   std::vector<SearchPoint> points;
   LayoutSpaceOptions options;
   options.one_instance = one_instance;
@@ -102,7 +109,7 @@ std::vector<SearchPoint> every_point(const SearchRequest& request, const Toy& to
       r.phase = phase;
       r.layout = layout;
       r.batch = batch;
-      const Plan plan = *toy.plan(r, {});
+      const Plan plan = *plan_of(r, {});
       if (!plan.fits) continue;
       SearchPoint p;
       p.phase = phase;
@@ -129,20 +136,20 @@ std::vector<SearchPoint> every_point(const SearchRequest& request, const Toy& to
   return points;
 }
 
-std::vector<Deployment> brute_force(const SearchRequest& request, const Toy& toy, bool doubled_only) {
+std::vector<Deployment> brute_force(const SearchRequest& request, const MakePlan& plan_of, bool doubled_only) {
   std::vector<Deployment> all;
   const int64_t gen = request.plan.gen;
   for (const int64_t devices : request.devices) {
     if (request.together) {
-      for (const SearchPoint& point : every_point(request, toy, PlanPhase::kBoth, devices, false, doubled_only))
+      for (const SearchPoint& point : every_point(request, plan_of, PlanPhase::kBoth, devices, false, doubled_only))
         all.push_back(deploy_together(point, gen));
     }
     if (!request.apart) continue;
     for (int64_t p = 1; p < devices; ++p) {
       for (int64_t d = 1; d < devices; ++d) {
         if (devices % p != 0 || devices % d != 0) continue;
-        const auto prefills = every_point(request, toy, PlanPhase::kPrefill, p, true, doubled_only);
-        for (const SearchPoint& decode : every_point(request, toy, PlanPhase::kDecode, d, true, doubled_only)) {
+        const auto prefills = every_point(request, plan_of, PlanPhase::kPrefill, p, true, doubled_only);
+        for (const SearchPoint& decode : every_point(request, plan_of, PlanPhase::kDecode, d, true, doubled_only)) {
           for (const SearchPoint& prefill : prefills) {
             for (int64_t np = 1; np * p < devices; ++np) {
               for (int64_t nd = 1; np * p + nd * d <= devices; ++nd) {
@@ -171,9 +178,32 @@ std::vector<Deployment> brute_force(const SearchRequest& request, const Toy& toy
   return all;
 }
 
+// The same front, and a winner that nothing beats.
+void expect_like_brute_force(const SearchRequest& request, const SearchResult& result, const MakePlan& plan_of) {
+  const std::vector<Deployment> every = brute_force(request, plan_of, false);
+  ASSERT_EQ(result.winner.has_value(), !every.empty());
+  if (!result.winner) return;
+  double best = objective_value(every[0], request.objective);
+  for (const Deployment& d : every) best = std::max(best, objective_value(d, request.objective));
+  EXPECT_NEAR(objective_value(*result.winner, request.objective) / best, 1, 1e-12) << deployment_name(*result.winner);
+  // The front is that of the batches that are looked at: doubled, and the largest.
+  const std::vector<Deployment> doubled = brute_force(request, plan_of, true);
+  std::vector<Merit> merits;
+  for (const Deployment& d : doubled) merits.push_back({d.tokens_per_s_user, d.tokens_per_s_device});
+  std::vector<std::pair<double, double>> want, have;
+  for (const size_t i : pareto_front(merits)) want.emplace_back(merits[i].first, merits[i].second);
+  for (const Deployment& d : result.front) have.emplace_back(d.tokens_per_s_user, d.tokens_per_s_device);
+  ASSERT_EQ(have.size(), want.size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_NEAR(have[i].first / want[i].first, 1, 1e-12);
+    EXPECT_NEAR(have[i].second / want[i].second, 1, 1e-12);
+  }
+}
+
 TEST(Search, FindsTheWinnerAndTheFrontOfBruteForce) {
   int winners = 0, none = 0;
   for (uint64_t seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
     const Toy toy = Toy::random(seed);
     SearchRequest request = base_request();
     request.devices =
@@ -184,33 +214,52 @@ TEST(Search, FindsTheWinnerAndTheFrontOfBruteForce) {
     std::mt19937_64 random(seed);
     if (seed % 4 != 0) request.ttft_s = std::uniform_real_distribution<double>(0.02, 0.5)(random);
     if (seed % 4 != 1) request.tpot_s = std::uniform_real_distribution<double>(0.005, 0.06)(random);
-    const SearchResult result = found(request, hooks_of(toy));
-    const std::vector<Deployment> every = brute_force(request, toy, false);
-    ASSERT_EQ(result.winner.has_value(), !every.empty()) << "seed " << seed;
-    if (!result.winner) {
-      ++none;
-      continue;
-    }
-    ++winners;
-    double best = objective_value(every[0], request.objective);
-    for (const Deployment& d : every) best = std::max(best, objective_value(d, request.objective));
-    EXPECT_NEAR(objective_value(*result.winner, request.objective) / best, 1, 1e-12)
-        << "seed " << seed << " " << deployment_name(*result.winner);
-    // The front is that of the batches that are looked at: doubled, and the largest.
-    const std::vector<Deployment> doubled = brute_force(request, toy, true);
-    std::vector<Merit> merits;
-    for (const Deployment& d : doubled) merits.push_back({d.tokens_per_s_user, d.tokens_per_s_device});
-    std::vector<std::pair<double, double>> want, have;
-    for (const size_t i : pareto_front(merits)) want.emplace_back(merits[i].first, merits[i].second);
-    for (const Deployment& d : result.front) have.emplace_back(d.tokens_per_s_user, d.tokens_per_s_device);
-    ASSERT_EQ(have.size(), want.size()) << "seed " << seed;
-    for (size_t i = 0; i < want.size(); ++i) {
-      EXPECT_NEAR(have[i].first / want[i].first, 1, 1e-12) << "seed " << seed;
-      EXPECT_NEAR(have[i].second / want[i].second, 1, 1e-12) << "seed " << seed;
-    }
+    const SearchHooks hooks = hooks_of(toy);
+    const SearchResult result = found(request, hooks);
+    expect_like_brute_force(request, result, hooks.plan);
+    ++(result.winner ? winners : none);
   }
   EXPECT_GT(winners, 3);
   RecordProperty("without_winner", none);
+}
+
+// The same with plans of a published model: nothing that the search leaves out, or takes from what it knows, would have
+// changed its result.
+TEST(Search, IsLikeBruteForceOnARealModel) {
+  SearchRequest request = base_request();
+  request.plan.model = published("deepseek-v4-flash");
+  request.plan.model_name = "deepseek-v4-flash";
+  request.plan.mode = request.plan.model->mode(DType::kBF16, std::nullopt);
+  request.plan.device =
+      std::make_shared<const DeviceProfile>(load_device_profile("h20-96g", {WEFT_SOURCE_DIR "/devices"}).value());
+  request.plan.prompt = 32768;
+  request.plan.gen = 64;
+  request.tpot_s = 0.4;
+  request.ttft_s = 30;
+  PlanStore store(512);
+  std::map<std::string, Plan> made;  // by brute force
+  const MakePlan plan_of = [&](const PlanRequest& r, const PlanOptions&) -> Result<Plan> {
+    const std::string name = fmt::format("{} {} {}", plan_phase_name(r.phase), to_string(r.layout), r.batch);
+    if (const auto at = made.find(name); at != made.end()) return at->second;
+    WEFT_ASSIGN_OR_RETURN(Plan plan, make_plan(r, {.ops = false, .max_batch = false, .store = &store}));
+    return made.emplace(name, std::move(plan)).first->second;
+  };
+  struct Case {
+    int64_t devices, max_batch;
+    Objective objective;
+    bool apart;
+  };
+  for (const Case& c : {Case{2, 6, Objective::kThroughput, true}, Case{2, 6, Objective::kLatency, false},
+                        Case{4, 4, Objective::kCost, false}}) {
+    SCOPED_TRACE(fmt::format("{} devices, {}", c.devices, objective_name(c.objective)));
+    request.devices = {c.devices};
+    request.max_batch = c.max_batch;
+    request.objective = c.objective;
+    request.apart = c.apart;
+    const SearchResult result = found(request, {});
+    ASSERT_TRUE(result.winner);
+    expect_like_brute_force(request, result, plan_of);
+  }
 }
 
 TEST(Search, MoreRoomIsNeverWorse) {

@@ -71,6 +71,19 @@ Layout phase_layout(const Layout& layout, StepPhase phase) {
   return same;
 }
 
+Layout cache_layout(const Layout& layout) {
+  Layout same;
+  same.mesh = layout.mesh;
+  same.mesh.dp = same.mesh.ep = 1;
+  // Which rows a rank writes, and what it needs so that it can be split like that.
+  same.attention = layout.attention;
+  same.split = layout.split;
+  same.o_proj = layout.o_proj;
+  same.queries = layout.queries;
+  same.compressor = layout.compressor;
+  return same;
+}
+
 CacheCapacity shared_cache(const Layout& layout, const CacheCapacity& cache) {
   CacheCapacity shared = cache;
   // Other splits and split compressors have room for rows by requests; dcp and owned caches lie in pieces.

@@ -1,5 +1,6 @@
-// Graphs of steps that many plans share. Layouts that split a phase in the same way have the same graph in it, batches have graphs
-// that differ in sizes alone: each graph is built once and resized (planner/step_graph.h), and what a size needs is remembered.
+// Graphs of steps that many plans share. Layouts that split a phase in the same way have the same graph in it, batches
+// have graphs that differ in sizes alone: each graph is built once and resized (planner/step_graph.h), and what a size
+// needs is remembered.
 #pragma once
 
 #include <map>
@@ -13,9 +14,13 @@
 
 namespace weft {
 
-// The layout in which steps of the phase have the same graph, with all choices that those do not see at their defaults, and no more
-// data-parallel groups than share experts.
+// The layout in which steps of the phase have the same graph, with all choices that those do not see at their defaults,
+// and no more data-parallel groups than share experts.
 Layout phase_layout(const Layout& layout, StepPhase phase);
+
+// A layout whose caches lie as those of this one, for graphs of which nothing else is wanted: many layouts have the
+// same.
+Layout cache_layout(const Layout& layout);
 
 // The smallest caches with which graphs are the same but for the first dimension of states.
 CacheCapacity shared_cache(const Layout& layout, const CacheCapacity& cache);
@@ -48,12 +53,13 @@ class StepStore {
   };
   using Lease = std::unique_ptr<SizedStep, GiveBack>;
 
-  // As build_step, but with the caches of shared_cache and the layout of phase_layout, and so many periods of equal layers as every
-  // size of this step needs that was seen typical; more where this one needs more.
+  // As build_step, but with the caches of shared_cache and the layout of phase_layout, and so many periods of equal
+  // layers as every size of this step needs that was seen typical; more where this one needs more.
   Result<Lease> get(const StepSetting& setting, const StepKey& key);
   // Its memory.
   Result<StepMemory> memory(const StepSetting& setting, const StepKey& key);
-  // The same step in any size, with the fewest layers, which are the same ones for all steps of a stage: for its weights and states.
+  // The same step in any size, with the fewest layers, which are the same ones for all steps of a stage: for its
+  // weights and states.
   Result<Lease> any_size(const StepSetting& setting, const StepKey& key);
 
   StoreCounts counts() const;

@@ -1,7 +1,12 @@
-// The plan is the truth: for every layout that weft runs, predicted weights, caches, step memory and bytes sent equal what every rank
-// of a running engine maps, reserves, allocates and sends, byte for byte.
+// The plan is the truth: for every layout that weft runs, predicted weights, caches, step memory and bytes sent equal
+// what every rank of a running engine maps, reserves, allocates and sends, byte for byte.
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include "io/json.h"
+#include "io/test_files.h"
+#include "models/synth.h"
 #include "planner/plan.h"
 #include "planner/workload.h"
 #include "runtime/engine.h"
@@ -187,6 +192,38 @@ TEST(PlanTruth, ModelsOfLatents) {
   const auto model = load_test_model("golden/glm_moe_dsa/glm52_mtp_f32");
   for (const char* layout :
        {"tp4+dsa_cp+sp+o_proj=replicated+queries=full", "tp4dcp2", "pp2tp2+sp", "tp4+dsa_cp+sp+owned+ep2"}) {
+    check(model, parse_layout(layout).value(), DType::kBF16, {.drafts = 1});
+  }
+}
+
+// Shapes of the releases in small: eight heads and eight output groups in the published formats, split over up to eight
+// ranks.
+TEST(PlanTruth, EightGroups) {
+  auto config = read_json_file(std::filesystem::path(WEFT_SOURCE_DIR) / "model_configs/deepseek-v4-flash/config.json");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  for (const auto& [key, value] : std::map<std::string, int64_t>{{"num_attention_heads", 8},
+                                                                 {"head_dim", 64},
+                                                                 {"qk_rope_head_dim", 16},
+                                                                 {"q_lora_rank", 64},
+                                                                 {"o_lora_rank", 64},
+                                                                 {"index_n_heads", 8},
+                                                                 {"index_head_dim", 32},
+                                                                 {"index_topk", 16},
+                                                                 {"moe_intermediate_size", 128}}) {
+    (*config)[key] = value;
+  }
+  ASSERT_EQ((*config)["o_groups"], 8);
+  const auto synth = plan_synth(
+      *config, "config.json", {.layers = {0, 2, 3}, .mtp = true, .hidden_size = 128, .experts = 16, .vocab_size = 320});
+  ASSERT_TRUE(synth.ok()) << synth.status().message();
+  const TempDir dir;
+  ThreadPool pool(1);
+  const auto progress = [](int64_t) { return Status(); };
+  const Status written = write_synth(*synth, dir.path() / "model", {.on_progress = progress}, pool);
+  ASSERT_TRUE(written.ok()) << written.message();
+  const auto model = model_of(Checkpoint::open(dir.path() / "model"));
+  for (const char* layout : {"tp8", "tp8+sp+ep8", "tp8+dsa_cp+sp+o_proj=streamed+ep8", "tp4+dsa_cp+sp+owned+ep4",
+                             "dp2tp4+ep8", "pcp2tp4+sp+split=zigzag+ep8", "pp2tp4+ep4", "tp4dcp2", "tp2+moe=tp"}) {
     check(model, parse_layout(layout).value(), DType::kBF16, {.drafts = 1});
   }
 }
