@@ -68,7 +68,8 @@ Result<BenchResult> ModelBench::run(const BenchTest& test, int repetitions, cons
   result.bytes = work.bytes;
   // The first run reads weights from the disk and builds graphs: it is not counted.
   for (int repetition = -1; repetition < repetitions; ++repetition) {
-    if (repetition == 0 && timing_ == Timing::kOps) WEFT_RETURN_IF_ERROR(engine_.start_timing());
+    if (repetition == 0 && options_.time_ops) WEFT_RETURN_IF_ERROR(engine_.start_timing());
+    if (repetition == 0 && options_.bandwidth) result.read_bytes_per_s.push_back(options_.bandwidth());
     std::vector<int32_t> slots;
     Status status;
     for (int64_t i = 0; i < test.batch && status.ok(); ++i) {
@@ -81,16 +82,19 @@ Result<BenchResult> ModelBench::run(const BenchTest& test, int repetitions, cons
     BenchTest this_test = test;
     constexpr int64_t kWarmUpTokens = 4;
     if (repetition < 0 && test.kind == BenchKind::kDecode) this_test.tokens = std::min(test.tokens, kWarmUpTokens);
+    observed_ = repetition >= 0;
     Result<Run> timed =
         status.ok() ? once(this_test, slots, static_cast<uint64_t>(repetition + 1)) : Result<Run>(status);
+    observed_ = false;
     for (const int32_t slot : slots) engine_.close_sequence(slot);
     if (!timed.ok()) return timed.status();
     if (repetition < 0) continue;
+    if (options_.bandwidth) result.read_bytes_per_s.push_back(options_.bandwidth());
     result.seconds.push_back(timed->seconds);
     result.drafted += timed->drafted;
     result.accepted += timed->accepted;
   }
-  if (timing_ == Timing::kOps) {
+  if (options_.time_ops) {
     WEFT_ASSIGN_OR_RETURN(result.op_times, engine_.op_times());
   }
   return result;
@@ -98,7 +102,8 @@ Result<BenchResult> ModelBench::run(const BenchTest& test, int repetitions, cons
 
 Status ModelBench::prepare(const BenchTest& test) {
   const int64_t depth = test.computed_depth();
-  if (test.depth == 0 || (test.depth == saved_depth_ && depth == saved_computed_ && test.drafts == saved_drafts_)) return {};
+  if (test.depth == 0 || (test.depth == saved_depth_ && depth == saved_computed_ && test.drafts == saved_drafts_))
+    return {};
   WEFT_ASSIGN_OR_RETURN(const int32_t slot, engine_.open_sequence());
   const std::vector<int32_t> tokens = random_tokens(depth, kDepthStream);
   Status status;
@@ -164,7 +169,7 @@ Result<ModelBench::Run> ModelBench::prefill(const BenchTest& test, const std::ve
                           end == sequence_end ? Engine::Logits::kLast : Engine::Logits::kNone});
       done = end;
     }
-    WEFT_RETURN_IF_ERROR(engine_.step(requests));
+    WEFT_RETURN_IF_ERROR(engine_.step(requests, observer()));
     WEFT_RETURN_IF_ERROR(check_interrupt());
   }
   return finished(seconds_since(start));
@@ -178,7 +183,7 @@ Result<ModelBench::Run> ModelBench::decode(const BenchTest& test, const std::vec
     for (int64_t b = 0; b < test.batch; ++b) {
       requests.push_back({slots[b], std::span(tokens).subspan(i * test.batch + b, 1), Engine::Logits::kLast});
     }
-    WEFT_RETURN_IF_ERROR(engine_.step(requests));
+    WEFT_RETURN_IF_ERROR(engine_.step(requests, observer()));
     WEFT_RETURN_IF_ERROR(check_interrupt());
   }
   return finished(seconds_since(start));

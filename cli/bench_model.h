@@ -1,9 +1,11 @@
 // Measures how fast a model runs: the tests of `weft bench`.
 //
 //   pp N   a prompt of N tokens, logits of the last one        tg N   N tokens, one per sequence and step
-// each by `batch` sequences at a time, after `depth` tokens that are not timed. Tokens are random: what they are does not matter
-// but for which experts they pick. With drafts, tg generates greedily instead, since random tokens would accept no draft.
-// A deep context takes long to compute; where `computed` is below `depth`, the caches' rows beyond it are drawn from those before.
+// each by `batch` sequences at a time, after `depth` tokens that are not timed. Tokens are random: what they are does
+// not matter but for which experts they pick. With drafts, tg generates greedily instead, since random tokens would
+// accept no draft.
+// A deep context takes long to compute; where `computed` is below `depth`, the caches' rows beyond it are drawn from
+// those before.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +37,10 @@ struct BenchTest {
 struct BenchResult {
   BenchTest test;
   std::vector<double> seconds;  // of each repetition
+  std::vector<double> read_bytes_per_s;  // of memory: before the first repetition and after each; if asked for
   int64_t drafted = 0, accepted = 0;
-  // Of one repetition, as the ops of the graphs count it: multiply-adds count 2, memory traffic with each weight once per step.
+  // Of one repetition, as the ops of the graphs count it: multiply-adds count 2, memory traffic with each weight once
+  // per step.
   double flops = 0, bytes = 0;
   std::vector<std::vector<OpTime>> op_times;  // by rank, of all repetitions; if asked for
 
@@ -49,10 +53,14 @@ struct BenchResult {
 
 class ModelBench {
  public:
-  enum class Timing { kTests, kOps };  // each test as a whole, or its ops, too
-
+  struct Options {
+    uint64_t seed = 0;
+    bool time_ops = false;                    // each op besides each test as a whole
+    const ValueObserver* observer = nullptr;  // sees the values of the steps that are timed; borrowed
+    std::function<double()> bandwidth = {};   // measures what BenchResult::read_bytes_per_s says
+  };
   // Borrows the engine, of which all sequences are free.
-  ModelBench(Engine& engine, uint64_t seed, Timing timing = Timing::kTests) : engine_(engine), seed_(seed), timing_(timing) {}
+  ModelBench(Engine& engine, Options options) : engine_(engine), seed_(options.seed), options_(std::move(options)) {}
 
   // `interrupted` is asked between steps.
   Result<BenchResult> run(const BenchTest& test, int repetitions, const std::function<bool()>& interrupted);
@@ -70,10 +78,12 @@ class ModelBench {
   Result<Run> generate(const BenchTest& test, const std::vector<int32_t>& slots, uint64_t stream);
   Result<Run> finished(double seconds) const;
   Status check_interrupt() const;
+  const ValueObserver* observer() const { return observed_ ? options_.observer : nullptr; }
 
   Engine& engine_;
   uint64_t seed_;
-  Timing timing_;
+  Options options_;
+  bool observed_ = false;  // not while the context before a test is computed, nor in the first run
   const std::function<bool()>* interrupted_ = nullptr;
   // The state after `depth` tokens, kept from test to test.
   SavedSequence saved_;

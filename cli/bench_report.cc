@@ -46,6 +46,11 @@ double share_of_limit(const BenchResult& result, const MachineLimits& machine) {
   return (result.test.kind == BenchKind::kPrefill ? result.flops_per_s() : result.bytes_per_s()) / limit;
 }
 
+std::string spread_text(const std::vector<double>& bytes_per_s) {
+  const auto [least, most] = std::minmax_element(bytes_per_s.begin(), bytes_per_s.end());
+  return fmt::format("{:.1f} to {:.1f}", *least / kGiga, *most / kGiga);
+}
+
 OrderedJson machine_json(const MachineLimits& machine) {
   return {{"isa", std::string(isa_name(machine.isa))},
           {"threads", machine.threads},
@@ -84,9 +89,11 @@ OrderedJson bench_json(const BenchResult& result, const MachineLimits& machine) 
                       {"bytes", result.bytes},
                       {"limit", test.kind == BenchKind::kPrefill ? "f32 FMA peak" : "read bandwidth"},
                       {"share_of_limit", share_of_limit(result, machine)}};
+  if (!result.read_bytes_per_s.empty()) json["read_bytes_per_s"] = result.read_bytes_per_s;
   for (size_t rank = 0; rank < result.op_times.size(); ++rank) {
     for (const OpTime& time : result.op_times[rank]) {
-      json["ops"].push_back({{"rank", rank}, {"op", time.op}, {"name", time.name}, {"calls", time.calls}, {"seconds", time.seconds}});
+      json["ops"].push_back(
+          {{"rank", rank}, {"op", time.op}, {"name", time.name}, {"calls", time.calls}, {"seconds", time.seconds}});
     }
   }
   if (test.drafts > 0) json["accepted"] = result.accepted, json["drafted"] = result.drafted;
@@ -109,7 +116,8 @@ using TimesByName = std::map<std::string, RankTimes>;
 
 std::vector<std::pair<std::string, RankTimes>> longest_first(const TimesByName& times) {
   std::vector<std::pair<std::string, RankTimes>> sorted(times.begin(), times.end());
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second.longest() > b.second.longest(); });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second.longest() > b.second.longest(); });
   return sorted;
 }
 
@@ -128,7 +136,8 @@ std::string op_table(const BenchResult& result) {
   std::vector<std::vector<std::string>> rows = {{"op", "name", "calls"}};
   for (size_t rank = 0; rank < ranks; ++rank) rows[0].push_back(fmt::format("rank {}, s", rank));
   const auto add = [&](const std::string& op, const std::string& name, const RankTimes& times) {
-    std::vector<std::string>& row = rows.emplace_back(std::vector<std::string>{op, name, fmt::format("{}", times.calls)});
+    std::vector<std::string>& row =
+        rows.emplace_back(std::vector<std::string>{op, name, fmt::format("{}", times.calls)});
     for (const double seconds : times.seconds) row.push_back(fmt::format("{:.4f}", seconds));
   };
   for (const auto& [op, times] : longest_first(kinds)) {

@@ -178,7 +178,8 @@ TEST_F(PlanCommands, DiffTraceValidate) {
   EXPECT_EQ(validate.code, 0) << validate.out << validate.err;
 }
 
-// A trace covers its steps: on every track one event after the other, all layers, all micro-batches, messages and what waits for them.
+// A trace covers its steps: on every track one event after the other, all layers, all micro-batches, messages and what
+// waits for them.
 TEST_F(PlanCommands, TracesCoverTheStep) {
   const struct {
     const char* args;
@@ -241,7 +242,8 @@ TEST_F(PlanCommands, PagesShowWhatTheirCommandsPrint) {
   }
 }
 
-// A figure that rests on a device number that nobody verified is marked in every output; nothing is where all of them are verified.
+// A figure that rests on a device number that nobody verified is marked in every output; nothing is where all of them
+// are verified.
 TEST_F(PlanCommands, UnverifiedFiguresAreMarkedEverywhere) {
   std::ifstream in(WEFT_SOURCE_DIR "/devices/h20-96g.json");
   std::string profile{std::istreambuf_iterator<char>(in), {}};
@@ -273,6 +275,76 @@ TEST_F(PlanCommands, UnverifiedFiguresAreMarkedEverywhere) {
                                                                              << found.out.substr(0, 4000);
     }
   }
+}
+
+// Picks that were measured on one rank say how long the ranks of any layout wait for each other.
+TEST_F(PlanCommands, MeasuredPicks) {
+  const Output bench =
+      weft("bench @S --prompt 64 --gen 2 --depth 0,64 -r 2 --no-limits --bandwidth --expert-load @T/picks.json --json");
+  ASSERT_EQ(bench.code, 0) << bench.err;
+  const auto measured = parse_json(bench.out, "bench");
+  ASSERT_TRUE(measured.ok());
+  for (const Json& result : (*measured)["results"]) {
+    ASSERT_EQ(result["read_bytes_per_s"].size(), 3u);
+    for (const Json& bytes : result["read_bytes_per_s"]) EXPECT_GT(bytes, 1e8);
+  }
+  const auto picks = parse_json(read("picks.json"), "picks");
+  ASSERT_TRUE(picks.ok());
+  EXPECT_EQ((*picks)["schema"], "weft.expert_load");
+  EXPECT_EQ((*picks)["tokens"],
+            2 * 2 * (64 + 2));  // of the tests, not of the context before them, nor of the first run
+  ASSERT_EQ((*picks)["layers"].size(), 4u);
+  double busiest = 0;
+  for (const Json& layer : (*picks)["layers"]) {
+    ASSERT_EQ(layer["picks"].size(), 8u);
+    int64_t first = 0, all = 0;
+    for (size_t e = 0; e < 8; ++e)
+      all += layer["picks"][e].get<int64_t>(), first += e < 4 ? layer["picks"][e].get<int64_t>() : 0;
+    EXPECT_EQ(all, 2 * 264);
+    busiest += static_cast<double>(std::max(first, all - first)) / static_cast<double>(all) / 4;
+  }
+  EXPECT_GT(busiest, 0.6);  // the trained sample is far from even
+  const std::string plan =
+      "plan @S --device epyc-9654 --local-ranks 2 --layout tp2+ep2 --prompt 512 --gen 8 --batch 1 --json";
+  const auto experts_s = [&](const std::string& more) {
+    const Output output = weft(plan + more);
+    EXPECT_EQ(output.code, 0) << output.err;
+    const auto json = parse_json(output.out, "plan");
+    double seconds = 0;
+    for (const Json& op : (*json)["prefill"][0]["stages"][0]["ops"])
+      seconds += op["op"] == "expert_slots" ? op["seconds"].get<double>() : 0;
+    return seconds;
+  };
+  EXPECT_GT(experts_s(" --expert-load @T/picks.json"), 1.15 * experts_s(""));
+  const struct {
+    const char *args, *message;
+  } uses[] = {
+      {"plan deepseek-v4-pro --device h200-sxm --layout tp8 --expert-load @T/picks.json",
+       "measured on another model: 4 layers with experts, this one has 61"},
+      {"plan glm-5 --device h200-sxm --layout tp8 --expert-load @T/picks.json",
+       "measured on another model: family deepseek_v4, this one is glm_moe_dsa"},
+      {"plan @S --device h200-sxm --expert-load @S/config.json", "config.json: schema"},
+      {"plan @S --device h200-sxm --expert-load @T/none.json", "none.json"},
+      {"plan @S --device h200-sxm --memory-bandwidth 0",
+       "--memory-bandwidth: expected a number from 0.001 to 1000000, found '0'"},
+      {"bench @S --layout tp2 --no-limits --prompt 8 --gen 0 -r 1 --expert-load @T/x.json",
+       "--expert-load: picks are counted on one rank without drafts"},
+      {"bench @S --mtp 1 --no-limits --prompt 8 --gen 2 -r 1 --expert-load @T/x.json",
+       "--expert-load: picks are counted on one rank without drafts"},
+  };
+  for (const auto& use : uses) {
+    const Output output = weft(use.args);
+    EXPECT_EQ(output.code, 2) << use.args << "\n" << output.err;
+    EXPECT_NE(output.err.find(use.message), std::string::npos) << use.args << "\n" << output.err;
+  }
+}
+
+// The memory of the minute in place of the profile's: what is bound by it takes so much less time.
+TEST_F(PlanCommands, MemoryBandwidth) {
+  const std::string args = "plan deepseek-v4-flash --device h200-sxm --layout tp8+ep8 --batch 1";
+  const Json plan = run_json(args), twice = run_json(args + " --memory-bandwidth 9600");
+  const auto memory_s = [](const Json& p) { return p["decode"]["stages"][0]["memory_s"].get<double>(); };
+  EXPECT_NEAR(memory_s(plan) / memory_s(twice), 2, 0.2);
 }
 
 // Ranks that nobody can run here take the same way.

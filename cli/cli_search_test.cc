@@ -77,8 +77,9 @@ TEST_F(SearchCommand, FindsAWinnerWhoseCommandIsAPlan) {
 
 // What it says to run runs: the winner and those behind it, on as many ranks of one machine as were asked for.
 TEST_F(SearchCommand, TheCommandsThatItNamesRun) {
-  const Output found =
-      weft("plan search @S --device epyc-9654 --devices 1 --local-ranks 2 --prompt 64 --gen 8 --max-batch 4 --json");
+  const std::string search =
+      "plan search @S --device epyc-9654 --devices 1 --local-ranks 2 --threads 1 --prompt 64 --gen 8 --max-batch 4";
+  const Output found = weft(search + " --json");
   ASSERT_EQ(found.code, 0) << found.err;
   const auto json = parse_json(found.out, "stdout");
   ASSERT_TRUE(json.ok()) << json.status().message();
@@ -90,10 +91,11 @@ TEST_F(SearchCommand, TheCommandsThatItNamesRun) {
     for (const char* part : {"instance", "prefill", "decode"}) {
       if (!deployment.contains(part) || run.size() == kRun) continue;
       const Json& instance = deployment[part];
+      ASSERT_TRUE(instance.contains("run_command")) << instance.dump();
       const std::string command = instance["run_command"];
       ASSERT_TRUE(command.starts_with("weft run ")) << command;
       if (!run.insert(command).second) continue;
-      const Output ran = weft(command.substr(5) + " -p 'It is a truth' --max-tokens 4 --temp 0");
+      const Output ran = weft(command.substr(5) + " -p 'It is a truth' --max-tokens 4 --temperature 0");
       EXPECT_EQ(ran.code, 0) << command << "\n" << ran.err;
       EXPECT_NE(ran.out, "") << command;
       const Output bench = weft(fmt::format("bench @S --layout {} --prompt 16 --gen 2 -r 1 --no-limits",
@@ -102,9 +104,9 @@ TEST_F(SearchCommand, TheCommandsThatItNamesRun) {
     }
   }
   EXPECT_GT(run.size(), 1u);
-  const Output text =
-      weft("plan search @S --device epyc-9654 --devices 1 --local-ranks 2 --prompt 64 --gen 8 --max-batch 4");
-  EXPECT_NE(text.out.find(*run.begin()), std::string::npos) << *run.begin() << "\n" << text.out;
+  const Output text = weft(search);
+  const std::string first = (*json)["winner"]["instance"]["run_command"];
+  EXPECT_NE(text.out.find(first), std::string::npos) << first << "\n" << text.out;
 }
 
 TEST_F(SearchCommand, NothingThatKeepsTheLimitsIsCode1) {

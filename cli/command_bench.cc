@@ -8,7 +8,9 @@
 #include "cli/interrupt.h"
 #include "cli/memory_report.h"
 #include "cli/model_options.h"
+#include "cli/pick_counter.h"
 #include "cli/unused_options.h"
+#include "io/safetensors_writer.h"
 
 namespace weft {
 namespace {
@@ -19,6 +21,8 @@ constexpr char kExamples[] =
     "  weft bench MODEL_DIR --prompt 0 --gen 128 --batch 1,4 --mtp 1 --json\n"
     "  weft bench MODEL_DIR --prompt 0 --gen 32 --depth 1024,131072 --depth-computed 1024\n"
     "  weft bench MODEL_DIR --layout tp2+sp --memory\n"
+    "  weft bench MODEL_DIR --expert-load picks.json && weft plan MODEL_DIR --expert-load picks.json --layout tp2+ep2 "
+    "--device machine.json\n"
     "  weft bench MODEL_DIR --layout pcp2+split=zigzag --prompt 32768 --gen 0 --ops\n"
     "  weft bench kernels --filter linear\n";
 
@@ -55,8 +59,8 @@ class BenchCommand : public Command {
   int64_t step_tokens_ = 512, drafts_ = 0, computed_ = 0;
   int repetitions_ = 5;
   uint64_t seed_ = 0;
-  bool no_limits_ = false, memory_ = false, ops_ = false;
-  std::string filter_;
+  bool no_limits_ = false, memory_ = false, ops_ = false, bandwidth_ = false;
+  std::string filter_, expert_load_;
   double kernel_seconds_ = KernelBenchOptions().min_seconds;
 };
 
@@ -72,7 +76,8 @@ void BenchCommand::declare(CLI::App& app) {
   list("--gen", gens_, 0, "tokens to generate; 0: none");
   list("--batch", batches_, 1, "sequences at a time");
   list("--depth", depths_, 0, "tokens that are in the context before");
-  app.add_option("--depth-computed", computed_, "tokens of a depth to compute; the caches' other rows are drawn from theirs; 0: all")
+  app.add_option("--depth-computed", computed_,
+                 "tokens of a depth to compute; the caches' other rows are drawn from theirs; 0: all")
       ->check(whole_number(0))
       ->capture_default_str();
   app.add_option("-r,--repetitions", repetitions_, "of each test")->check(whole_number(1))->capture_default_str();
@@ -85,7 +90,12 @@ void BenchCommand::declare(CLI::App& app) {
   app.add_option("--seed", seed_, "of the random tokens")->check(whole_number(0, kMaxSeed))->capture_default_str();
   app.add_flag("--no-limits", no_limits_, "do not measure the machine");
   app.add_flag("--memory", memory_, "a table of the memory of each rank and what it sent");
+  app.add_flag("--bandwidth", bandwidth_,
+               "read bandwidth of memory before the first repetition of a test and after each");
   app.add_flag("--ops", ops_, "a table of the time of each op on each rank");
+  app.add_option(
+      "--expert-load", expert_load_,
+      "file for how often each expert was picked in the tests, for weft plan --expert-load; one rank, no --mtp");
   app.add_option("--filter", filter_, "with `kernels`: only rows whose kernel and shape contain this");
   app.add_option("--seconds", kernel_seconds_, "with `kernels`: least time of each row")
       ->check(number_in({0, 3600}))
@@ -161,10 +171,31 @@ Status BenchCommand::bench_model(Console& console) {
   if (!no_limits_) {
     WEFT_ASSIGN_OR_RETURN(machine, measure(bench_options(model_), console));
   }
+  // Before the weights fill the memory: what is left then lies in small pieces, which are read more slowly.
+  std::optional<ReadBandwidth> memory;
+  if (bandwidth_) {
+    WEFT_ASSIGN_OR_RETURN(memory, ReadBandwidth::create(model_.isa_level()));
+  }
   WEFT_ASSIGN_OR_RETURN(LoadedEngine loaded, open_engine(model_, needs, console));
+  std::optional<PickCounter> picks;
+  if (!expert_load_.empty()) {
+    if (drafts_ > 0 || loaded.engine->options().layout.mesh.world() > 1) {
+      return invalid_argument(
+          "--expert-load: picks are counted on one rank without drafts (they are the same in every layout): leave "
+          "--layout and --mtp out");
+    }
+    WEFT_ASSIGN_OR_RETURN(ExpertCounts no_counts, no_picks(loaded.engine->model(), loaded.engine->options().mode));
+    picks.emplace(std::move(no_counts));
+  }
+  const auto see = [&](const Value& value, const TensorView& view, std::span<const int32_t>) {
+    picks->record(value, view);
+  };
+  const ValueObserver observer(see);
   InterruptGuard interrupt;
   const std::function<bool()> interrupted = [&] { return interrupt.pending(); };
-  ModelBench bench(*loaded.engine, seed_, ops_ ? ModelBench::Timing::kOps : ModelBench::Timing::kTests);
+  ModelBench::Options options{.seed = seed_, .time_ops = ops_, .observer = picks ? &observer : nullptr};
+  if (memory) options.bandwidth = [&] { return memory->measure(); };
+  ModelBench bench(*loaded.engine, std::move(options));
   std::vector<BenchResult> results;
   for (const BenchTest& test : all) {
     console.progress(fmt::format("{} ...", test.name()));
@@ -172,6 +203,11 @@ Status BenchCommand::bench_model(Console& console) {
     results.push_back(std::move(result));
   }
   console.progress("");
+  if (picks) {
+    WEFT_RETURN_IF_ERROR(write_file(expert_load_, expert_load_json(picks->counts())));
+    console.note(fmt::format("{}: picks of {} tokens; weft plan MODEL_DIR --expert-load {}", expert_load_,
+                             picks->counts().tokens, expert_load_));
+  }
   return print(results, loaded, machine, console);
 }
 
@@ -197,6 +233,7 @@ Status BenchCommand::print(const std::vector<BenchResult>& results, const Loaded
   std::vector<std::vector<std::string>> rows = {
       {"model", "size", "params", "dtype", "isa", "layout", "threads", "test", "t/s", "+-", "of limit"}};
   if (drafts_ > 0) rows[0].push_back("accepted");
+  if (bandwidth_) rows[0].push_back("read GB/s");
   for (const BenchResult& result : results) {
     std::string limit;
     if (!no_limits_ && result.test.drafts == 0) {
@@ -211,6 +248,7 @@ Status BenchCommand::print(const std::vector<BenchResult>& results, const Loaded
                     limit});
     if (drafts_ > 0)
       rows.back().push_back(result.drafted > 0 ? fmt::format("{} of {}", result.accepted, result.drafted) : "");
+    if (bandwidth_) rows.back().push_back(spread_text(result.read_bytes_per_s));
   }
   console.print(markdown_table(rows));
   if (!no_limits_) console.note(machine_text(machine));

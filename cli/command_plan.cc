@@ -4,6 +4,7 @@
 #include "cli/plan_search.h"
 #include "cli/unused_options.h"
 #include "io/safetensors_writer.h"
+#include "planner/measured_times.h"
 #include "planner/report.h"
 #include "planner/report_html.h"
 #include "planner/validation.h"
@@ -144,7 +145,13 @@ class PlanCommand : public Command {
       WEFT_ASSIGN_OR_RETURN(EngineProfile engine, load_engine_profile(name, engine_folders()));
       return std::make_shared<const EngineProfile>(std::move(engine));
     };
-    WEFT_ASSIGN_OR_RETURN(const std::vector<ValidationLine> lines, validate_published(model_of, engine_of));
+    WEFT_ASSIGN_OR_RETURN(std::vector<ValidationLine> lines, validate_published(model_of, engine_of));
+    std::vector<std::filesystem::path> folders = device_folders();
+    for (std::filesystem::path& folder : folders) folder /= "measured";
+    for (const std::filesystem::path& folder : measured_folders(folders)) {
+      WEFT_ASSIGN_OR_RETURN(const std::vector<ValidationLine> measured, validate_measured(folder, model_of));
+      lines.insert(lines.end(), measured.begin(), measured.end());
+    }
     if (console.json) {
       console.print_json(validation_json(lines));
     } else {

@@ -1,6 +1,8 @@
 #include "cli/plan_options.h"
 
 #include "cli/number_options.h"
+#include "io/text_file.h"
+#include "planner/expert_load.h"
 
 namespace weft {
 namespace {
@@ -67,6 +69,10 @@ void add_plan_workload_options(CLI::App& app, PlanArgs& args) {
       app, "--acceptance", args.acceptance, {0, 1},
       "conditional acceptance of drafts by depth, separated by commas; the last one holds further on; default: 0.7")
       ->group(group);
+  app.add_option("--expert-load", args.expert_load,
+                 "measured picks of every expert, in place of --routing: the file of weft bench --expert-load")
+      ->check(some_text())
+      ->group(group);
   app.add_option("--dp-imbalance", args.dp_imbalance, "work of the data-parallel group that has most, over the mean")
       ->check(number_in({1, 1e6}))
       ->capture_default_str()
@@ -85,6 +91,10 @@ void add_plan_device_options(CLI::App& app, PlanArgs& args) {
   app.add_option("--engine", args.engine, "engine profile: weft, or what another engine does differently")
       ->check(some_text())
       ->capture_default_str()
+      ->group(group);
+  app.add_option("--memory-bandwidth", args.memory_gb_per_s,
+                 "GB/s of memory in place of the profile's figure, as weft bench --bandwidth measures it beside a test")
+      ->check(number_in({1e-3, 1e6}))
       ->group(group);
   app.add_option("--reserve", args.reserve_gib, "GiB of every device that are left alone")
       ->check(number_in({0, 1e6}))
@@ -118,9 +128,24 @@ Result<PlanRequest> plan_request(const PlanArgs& args, Console& console) {
   request.model = loaded.model;
   request.model_name = args.model.model_dir;
   request.has_weights = loaded.checkpoint->contents() == Checkpoint::Contents::kTensors;
+  if (args.memory_gb_per_s > 0) {
+    if (!device.memory_bytes_per_s)
+      return invalid_argument(
+          fmt::format("--memory-bandwidth: device {} has no memory.bytes_per_s to replace", device.name));
+    constexpr double kGiga = 1e9;
+    request.memory_bytes_per_s = args.memory_gb_per_s * kGiga;
+    set_memory_bandwidth(device, {request.memory_bytes_per_s, true, "--memory-bandwidth"});
+  }
   request.device = std::make_shared<const DeviceProfile>(std::move(device));
   request.engine = std::make_shared<const EngineProfile>(std::move(engine));
   request.mode = args.model.mode(*loaded.model);
+  if (!args.expert_load.empty()) {
+    WEFT_ASSIGN_OR_RETURN(const std::string text, read_text_file(args.expert_load));
+    WEFT_ASSIGN_OR_RETURN(const ExpertCounts counts, parse_expert_load(text, args.expert_load));
+    WEFT_RETURN_IF_ERROR(check_expert_load(counts, *request.model, request.mode));
+    request.expert_shares = std::make_shared<const std::map<int64_t, std::vector<double>>>(counts.shares());
+    request.expert_load = args.expert_load;
+  }
   request.phase = args.phase == "prefill"  ? PlanPhase::kPrefill
                   : args.phase == "decode" ? PlanPhase::kDecode
                                            : PlanPhase::kBoth;

@@ -17,11 +17,11 @@ std::vector<std::filesystem::path> engine_folders();
 
 struct PlanArgs {
   ModelArgs model;  // MODEL, --dtype, --act-quant, --allow-unknown-config
-  std::string layout = "tp1", device, engine = "weft", phase = "both", routing = "uniform";
+  std::string layout = "tp1", device, engine = "weft", phase = "both", routing = "uniform", expert_load;
   std::vector<double> acceptance;
   int64_t devices = 0;  // 0: what the layout says
   int64_t prompt = 8192, gen = 512, batch = 16, cached = 0, chunk = 0, drafts = 0;
-  double reserve_gib = 0, dp_imbalance = 1;
+  double reserve_gib = 0, dp_imbalance = 1, memory_gb_per_s = 0;
   int local_ranks = 1;
   int threads = 0;  // 0: the cores, shared by the ranks of a device
   bool eager = false;

@@ -28,10 +28,10 @@ DeviceProfile bare_profile(const MachineLimits& limits, const CalibrationOptions
   profile.isa = isa_name(options.isa);
   const double bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
   profile.nominal_bytes = profile.visible_bytes = {bytes, true, "what the operating system reports"};
-  const double best = limits.best_read_bytes_per_s();
-  profile.memory_bytes_per_s = measured(best);
+  const double all_cores = limits.read_bytes_per_s.back();
+  profile.memory_bytes_per_s = measured(all_cores);
   profile.cache_bytes = {static_cast<double>(limits.last_level_cache_bytes), true, "what the operating system reports"};
-  profile.cache_bytes_per_s = {kCacheOverMemory * best, true,
+  profile.cache_bytes_per_s = {kCacheOverMemory * all_cores, true,
                                "four times the memory's; the efficiencies were measured against it"};
   profile.matrix_flops_per_s[DType::kF32] = measured(limits.f32_flops_per_s);
   if (options.isa == Isa::kAvx512Bf16 && limits.bf16_dot_flops_per_s > 0) {
@@ -40,8 +40,8 @@ DeviceProfile bare_profile(const MachineLimits& limits, const CalibrationOptions
   if (options.isa >= Isa::kAvx512Vbmi && limits.int8_dot_ops_per_s > 0) {
     profile.matrix_flops_per_s[DType::kI8] = measured(limits.int8_dot_ops_per_s);
   }
-  profile.vector_flops_per_s[DType::kF32] =
-      measured(limits.f32_flops_per_s / 2);  // most operations are no multiply-adds
+  // Most operations are no multiply-adds.
+  profile.vector_flops_per_s[DType::kF32] = measured(limits.f32_flops_per_s / 2);
   const Figure nothing = {0, true, "part of the measured times of the ops"};
   profile.launch_eager = profile.launch_graph = {nothing, nothing, nothing};
   for (const char* kind : {"matrix", "vector", "memory"}) {
@@ -83,24 +83,28 @@ class Calibration {
             {ranks, threads, limits.read_bytes_per_s[static_cast<size_t>(ranks * threads - 1)] / ranks});
       }
     }
-    WEFT_ASSIGN_OR_RETURN(const CostModel bare, CostModel::create(profile_));
+    bare_ = profile_;
     const std::vector<Placing> all = placings(cores, options_.max_ranks);
     const std::vector<CalibrationTable> tables = calibration_tables();
     // Twice, far apart, and the shorter times: what else the machine does for some seconds is not its speed.
     constexpr int kPasses = 2;
-    std::vector<std::vector<double>> seconds(all.size() * tables.size());
+    std::vector<std::vector<Timed>> times(all.size() * tables.size());
+    WEFT_ASSIGN_OR_RETURN(memory_, ReadBandwidth::create(options_.isa));
     for (int pass = 0; pass < kPasses; ++pass) {
       for (size_t p = 0; p < all.size(); ++p) {
         WEFT_ASSIGN_OR_RETURN(const auto ops, OpBench::make(all[p].ranks, all[p].threads, options_.isa));
         for (size_t t = 0; t < tables.size(); ++t)
-          WEFT_RETURN_IF_ERROR(measure(tables[t], *ops, seconds[p * tables.size() + t]));
+          WEFT_RETURN_IF_ERROR(measure(tables[t], *ops, times[p * tables.size() + t]));
         if (pass == 0) WEFT_RETURN_IF_ERROR(among_others(*ops, tables));
       }
     }
     for (size_t p = 0; p < all.size(); ++p) {
       for (size_t t = 0; t < tables.size(); ++t)
-        WEFT_RETURN_IF_ERROR(add_table(tables[t], all[p], seconds[p * tables.size() + t], bare));
+        WEFT_RETURN_IF_ERROR(add_table(tables[t], all[p], times[p * tables.size() + t]));
     }
+    std::sort(bandwidths_.begin(), bandwidths_.end());
+    set_memory_bandwidth(profile_,
+                         {bandwidths_[bandwidths_.size() / 2], true, "weft calibrate: median of the calibration"});
     class_tables();
     WEFT_RETURN_IF_ERROR(collectives(all));
     return std::move(profile_);
@@ -111,19 +115,39 @@ class Calibration {
     if (progress_) progress_(what);
   }
 
-  // The shorter of these and of earlier times.
-  Status measure(const CalibrationTable& table, OpBench& ops, std::vector<double>& seconds) {
+  // Of one shape, and how fast memory was meanwhile.
+  struct Timed {
+    double seconds = std::numeric_limits<double>::infinity(), bytes_per_s = 0;
+  };
+
+  // The shorter of these and of earlier times. Memory is measured before and after the table: on a shared machine it is
+  // faster in one minute than in the next, and what an op makes of it is not.
+  Status measure(const CalibrationTable& table, OpBench& ops, std::vector<Timed>& times) {
     report(fmt::format("{}{}, {} x {} threads", table.op, table.cached ? ", cached" : "", ops.ranks(), ops.threads()));
-    seconds.resize(table.cases.size(), std::numeric_limits<double>::infinity());
-    for (size_t i = 0; i < table.cases.size(); ++i) {
-      WEFT_ASSIGN_OR_RETURN(const double once, ops.measure(table.cases[i], table.cached, options_.seconds_per_point));
-      seconds[i] = std::min(seconds[i], once);
+    times.resize(table.cases.size());
+    const double before = memory_->measure();
+    std::vector<double> seconds;
+    for (const OpCase& test : table.cases) {
+      WEFT_ASSIGN_OR_RETURN(seconds.emplace_back(), ops.measure(test, table.cached, options_.seconds_per_point));
+    }
+    const double bytes_per_s = (before + memory_->measure()) / 2;
+    bandwidths_.push_back(bytes_per_s);
+    for (size_t i = 0; i < times.size(); ++i) {
+      if (seconds[i] < times[i].seconds) times[i] = {seconds[i], bytes_per_s};
     }
     return {};
   }
 
-  Status add_table(const CalibrationTable& table, const Placing& placing, const std::vector<double>& seconds,
-                   const CostModel& bare) {
+  // What an op would take, were all of its efficiencies 1.
+  Result<double> roofline(const OpCase& test, const ValueTypes& out, const CostEnv& env, double bytes_per_s) const {
+    DeviceProfile then = bare_;
+    set_memory_bandwidth(then, measured(bytes_per_s));
+    WEFT_ASSIGN_OR_RETURN(const CostModel bare, CostModel::create(std::move(then)));
+    WEFT_ASSIGN_OR_RETURN(const OpCost cost, bare.cost(test.op, test.in, out, env));
+    return cost.seconds;
+  }
+
+  Status add_table(const CalibrationTable& table, const Placing& placing, const std::vector<Timed>& times) {
     EfficiencyTable result;
     result.op = table.op;
     result.ranks = placing.ranks;
@@ -148,9 +172,10 @@ class Calibration {
         result.weight = dtype_name(work.weight);
         result.activation = dtype_name(work.activation);
       }
-      WEFT_ASSIGN_OR_RETURN(const OpCost roofline, bare.cost(test.op, test.in, out, env));
+      const Timed& timed = times[points.size()];
+      WEFT_ASSIGN_OR_RETURN(const double ideal, roofline(test, out, env, timed.bytes_per_s));
       constexpr double kLeast = 1e-6, kMost = 100;
-      result.values.push_back(std::clamp(roofline.seconds / seconds[points.size()], kLeast, kMost));
+      result.values.push_back(std::clamp(ideal / timed.seconds, kLeast, kMost));
       points.push_back(shape_point(work, test.in, out));
     }
     // Values of the axes: along each, of the points where the others are at their first.
@@ -222,7 +247,9 @@ class Calibration {
 
   const CalibrationOptions& options_;
   const CalibrationProgress& progress_;
-  DeviceProfile profile_;
+  DeviceProfile bare_, profile_;
+  std::optional<ReadBandwidth> memory_;
+  std::vector<double> bandwidths_;
   std::vector<double> launches_;
 };
 

@@ -347,4 +347,10 @@ Result<DeviceProfile> parse_device_profile(std::string_view text, std::string_vi
   return profile;
 }
 
+void set_memory_bandwidth(DeviceProfile& profile, const Figure& bytes_per_s) {
+  const double ratio = bytes_per_s.value / profile.memory_bytes_per_s->value;
+  for (SharedBandwidth& shared : profile.shared_bandwidth) shared.bytes_per_s *= ratio;
+  profile.memory_bytes_per_s = bytes_per_s;
+}
+
 }  // namespace weft

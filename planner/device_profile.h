@@ -1,8 +1,10 @@
-// What a device can do: devices/*.json, or what `weft calibrate` measured on this machine (docs/devices.md has the schema).
+// What a device can do: devices/*.json, or what `weft calibrate` measured on this machine (docs/devices.md has the
+// schema).
 //
-// A profile describes one rank's device, where the software sees devices (a die, a GPU, a socket, a machine), and the links
-// between devices. Every figure has a source and whether somebody verified it; what is computed from a figure that nobody
-// verified is marked so in every output. A figure that is missing is no default: the cost model names it when it needs it.
+// A profile describes one rank's device, where the software sees devices (a die, a GPU, a socket, a machine), and the
+// links between devices. Every figure has a source and whether somebody verified it; what is computed from a figure
+// that nobody verified is marked so in every output. A figure that is missing is no default: the cost model names it
+// when it needs it.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +22,8 @@
 
 namespace weft {
 
-// Which figures of a profile that nobody verified something rests on: bit i stands for DeviceProfile::unverified[i], the last bit for
-// all from there on.
+// Which figures of a profile that nobody verified something rests on: bit i stands for DeviceProfile::unverified[i],
+// the last bit for all from there on.
 using FigureMarks = uint64_t;
 inline constexpr size_t kLastMark = 63;
 
@@ -75,11 +77,12 @@ struct LaunchCosts {
   bool operator==(const LaunchCosts&) const = default;
 };
 
-// The axes that an efficiency table may have: those of graph/work.h, and of collectives the bytes that a rank sends and the ranks.
+// The axes that an efficiency table may have: those of graph/work.h, and of collectives the bytes that a rank sends and
+// the ranks.
 inline constexpr std::array<std::string_view, 6> kTableAxes = {"rows", "columns", "depth", "count", "bytes", "ranks"};
 
-// Part of its roofline that an op reaches: roofline time / time, on a grid of shapes. Between grid points it is interpolated in
-// log space along every axis, beyond the grid the edge holds.
+// Part of its roofline that an op reaches: roofline time / time, on a grid of shapes. Between grid points it is
+// interpolated in log space along every axis, beyond the grid the edge holds.
 struct EfficiencyTable {
   struct Axis {
     std::string name;            // of kTableAxes
@@ -135,13 +138,19 @@ struct DeviceProfile {
   bool is_cpu() const { return cores > 0; }
 };
 
-// A profile from JSON text. Errors name file and field: unknown fields, wrong kinds, values out of range, a figure without source.
+// A profile from JSON text. Errors name file and field: unknown fields, wrong kinds, values out of range, a figure
+// without source.
 Result<DeviceProfile> parse_device_profile(std::string_view text, std::string_view where);
 
-// A shipped name ("h100-sxm") or a path to a file. An unknown name lists the nearest ones. `folders` are searched in order.
+// A shipped name ("h100-sxm") or a path to a file. An unknown name lists the nearest ones. `folders` are searched in
+// order.
 Result<DeviceProfile> load_device_profile(std::string_view name_or_path,
                                           const std::vector<std::filesystem::path>& folders);
 std::vector<std::string> device_profile_names(const std::vector<std::filesystem::path>& folders);
+
+// Memory as fast as that in place of the profile's figure, which it must have; what ranks share in proportion, caches
+// as they are.
+void set_memory_bandwidth(DeviceProfile& profile, const Figure& bytes_per_s);
 
 // The JSON text that parse_device_profile reads.
 std::string device_profile_json(const DeviceProfile& profile);

@@ -79,8 +79,10 @@ TEST(DeviceProfiles, OneErrorForEachFault) {
   const std::string good = R"({"schema": 1, "name": "d", "vendor": "v", "description": "x",
     "memory": {"nominal_bytes": {"value": 1e9, "source": "s", "verified": true}, "bytes_per_s": null},
     "matrix_flops_per_s": {"BF16": {"value": 1e12, "source": "s", "verified": true}},
-    "efficiency": [{"op": "linear", "axes": [{"name": "rows", "values": [1, 4]}], "values": [0.5, 0.6], "source": "s", "verified": true}],
-    "links": [{"level": "node", "kind": "switch", "peers": 8, "bytes_per_s": {"value": 1e9, "source": "s", "verified": true},
+    "efficiency": [{"op": "linear", "axes": [{"name": "rows", "values": [1, 4]}], "values": [0.5, 0.6],
+                    "source": "s", "verified": true}],
+    "links": [{"level": "node", "kind": "switch", "peers": 8,
+               "bytes_per_s": {"value": 1e9, "source": "s", "verified": true},
                "latency_s": {"value": 1e-6, "source": "s", "verified": false}, "full_duplex": true}]})";
   const Result<DeviceProfile> profile = parse_device_profile(good, "d.json");
   ASSERT_TRUE(profile.ok()) << profile.status().message();

@@ -71,21 +71,23 @@ class Planner {
  private:
   // ---- Pipeline stages that are alike in all but the numbers of their layers are looked at once.
 
-  std::string kind_of_stage(int stage, std::span<const int64_t> begins) const {
+  std::string kind_of_stage(int stage) const {
+    // No two have the same picks.
+    if (plan_.request.expert_shares != nullptr) return fmt::format("{}", stage);
     const int64_t stages = layout_.mesh.pp;
     // The first one has the embedding, the last one the head; the last but one ends the chain that broadcasts logits.
     std::string kind = fmt::format("{}{}{}", stage == 0, stage + 1 == stages, stage + 2 == stages);
-    for (int64_t l = begins[static_cast<size_t>(stage)]; l < begins[static_cast<size_t>(stage) + 1]; ++l) {
+    for (int64_t l = begins_[static_cast<size_t>(stage)]; l < begins_[static_cast<size_t>(stage) + 1]; ++l) {
       kind += fmt::format("|{}", plan_.request.model->layer_kind(l));
     }
     return kind;
   }
   Status find_like_stages() {
-    WEFT_ASSIGN_OR_RETURN(std::vector<int64_t> begins, stage_begins(*plan_.request.model, layout_.mesh.pp));
-    begins.push_back(plan_.request.model->num_layers());
+    WEFT_ASSIGN_OR_RETURN(begins_, stage_begins(*plan_.request.model, layout_.mesh.pp));
+    begins_.push_back(plan_.request.model->num_layers());
     std::map<std::string, int> first;
     for (int stage = 0; stage < layout_.mesh.pp; ++stage) {
-      like_.push_back(first.emplace(kind_of_stage(stage, begins), stage).first->second);
+      like_.push_back(first.emplace(kind_of_stage(stage), stage).first->second);
     }
     return {};
   }
@@ -121,7 +123,7 @@ class Planner {
 
   Status steps() {
     StepPlanner planner(
-        {plan_.request, options_, setting_, *mesh_, cost_ ? &*cost_ : nullptr, like_, plan_.ledger, store_});
+        {plan_.request, options_, setting_, *mesh_, cost_ ? &*cost_ : nullptr, like_, begins_, plan_.ledger, store_});
     for (const WorkStep& work : workload_.prefill) {
       WEFT_ASSIGN_OR_RETURN(plan_.prefill.emplace_back(), planner.plan(work));
     }
@@ -197,7 +199,8 @@ class Planner {
   std::optional<Mesh> mesh_;
   Workload workload_;
   StepSetting setting_;
-  std::vector<int> like_;  // by stage
+  std::vector<int64_t> begins_;  // by stage: its first layer; then the number of layers
+  std::vector<int> like_;        // by stage
   std::optional<CostModel> cost_;
   FigureMarks memory_marks_ = 0, time_marks_ = 0;
 };

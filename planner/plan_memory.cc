@@ -47,8 +47,10 @@ Result<std::shared_ptr<const StageHoldings>> MemoryPlanner::holdings(const Workl
   if (auto known = store_.holdings.find(name)) return *known;
   std::vector<StepStore::Lease> leases;
   std::vector<const StepGraph*> steps;
-  for (const StepKey& key : kinds) {
-    WEFT_ASSIGN_OR_RETURN(leases.emplace_back(), store_.graphs.any_size(setting, key));
+  for (size_t k = 0; k < kinds.size(); ++k) {
+    StepSetting its = setting;
+    if (k >= run) its.layout = cache_layout(setting.layout);
+    WEFT_ASSIGN_OR_RETURN(leases.emplace_back(), store_.graphs.any_size(its, kinds[k]));
     steps.push_back(&leases.back()->step());
   }
   const std::span<const StepGraph* const> all(steps);

@@ -13,15 +13,16 @@ namespace weft {
 
 class MemoryPlanner {
  public:
-  // Borrowed. tensors: weights by tensor, not by component. like: by stage, the first one that is the same in all but the numbers of
-  // its layers.
+  // Borrowed. tensors: weights by tensor, not by component. like: by stage, the first one that is the same in all but
+  // the numbers of its layers.
   MemoryPlanner(const PlanRequest& request, bool tensors, std::span<const int> like, PlanStore& store)
       : request_(request), tensors_(tensors), like_(like), store_(store) {}
 
   // By pipeline stage. The setting has the caches of the workload.
   Result<std::vector<RankLedger>> ledgers(const Workload& work, const StepSetting& setting) const;
 
-  // The most requests, in data-parallel groups of equal size, whose plan fits into `capacity` bytes of a device; 0: none.
+  // The most requests, in data-parallel groups of equal size, whose plan fits into `capacity` bytes of a device; 0:
+  // none.
   // `planned`: ledgers of the request's own batch.
   Result<int64_t> most_requests(int64_t capacity, const StepSetting& setting,
                                 std::span<const RankLedger> planned) const;

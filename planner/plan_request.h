@@ -1,6 +1,7 @@
 // What a plan is asked for: a model, a layout, a device, a workload.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,11 @@ struct PlanRequest {
   int64_t drafts = 0;                // --mtp: draft tokens per request and step
   std::vector<double> acceptance;    // conditional, by depth; the last one holds for all further depths; empty: 0.7
   Routing routing{.kind = Routing::Kind::kUniform};  // how rows pick experts; expert_ranks follows from the layout
+  // Measured (planner/expert_load.h): by layer and expert, the probability that a row picks it; what `routing` says is
+  // then left to draft layers. Null: not measured.
+  std::shared_ptr<const std::map<int64_t, std::vector<double>>> expert_shares;
+  std::string expert_load;        // the file that they are from
+  double memory_bytes_per_s = 0;  // that the device was given in place of its profile's; 0: that of the profile
   double dp_imbalance = 1;   // work of the data-parallel group that has most, over the mean; at most the groups
   double reserve_bytes = 0;  // of every device, left alone
 

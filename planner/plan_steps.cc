@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/int_math.h"
+#include "planner/expert_load.h"
 
 namespace weft {
 namespace {
@@ -69,6 +70,7 @@ StepPlanner::StepPlanner(const Setup& setup)
       layout_(setup.setting.layout),
       mesh_(setup.mesh),
       cost_(setup.cost),
+      begins_(setup.begins),
       ledger_(setup.ledger),
       store_(setup.store) {
   std::vector<GroupShapes> shapes;
@@ -201,6 +203,34 @@ Result<StepTimes> StepPlanner::make_stage(const WorkStep& work, int stage) {
   return times;
 }
 
+// Layers that are equal in the graph are not in the costs of measured picks.
+bool StepPlanner::measured(const Node& node) const {
+  return request_.expert_shares != nullptr && computes_experts(node.op) && layer_of_region(node.region) >= 0;
+}
+
+// Of a node of a layer that stands for others: the mean over all layers of its kind in this stage, each with the
+// busiest rank's share of its own picks. What the layers of a kind add up to is then what each by itself would.
+Result<OpCost> StepPlanner::node_cost(const Graph& graph, const Node& node, int stage, const CostEnv& env) const {
+  if (!measured(node)) return cost_->cost(graph, node, env);
+  const Model& model = *request_.model;
+  const std::string kind = model.layer_kind(layer_of_region(node.region));
+  OpCost all, mean;
+  double layers = 0;
+  for (int64_t l = begins_[static_cast<size_t>(stage)]; l < begins_[static_cast<size_t>(stage) + 1]; ++l) {
+    const auto shares = request_.expert_shares->find(l);
+    if (shares == request_.expert_shares->end() || model.layer_kind(l) != kind) continue;
+    CostEnv of_layer = env;
+    of_layer.routing.kind = Routing::Kind::kMeasured;
+    of_layer.routing.shares = &shares->second;
+    WEFT_ASSIGN_OR_RETURN(const OpCost cost, cost_->cost(graph, node, of_layer));
+    add(all, cost, 1);
+    ++layers;
+  }
+  if (layers == 0) return cost_->cost(graph, node, env);
+  add(mean, all, 1 / layers);
+  return mean;
+}
+
 Status StepPlanner::cost_nodes(const WorkStep& work, const Place& place, const StepGraph& graph_of_step,
                                StepTimes& times_of_step) {
   const PlanRequest& r = request_;
@@ -228,10 +258,10 @@ Status StepPlanner::cost_nodes(const WorkStep& work, const Place& place, const S
         step->graph.value(node.out[0]).type.rows == Rows::kLogits) {
       continue;
     }
-    if (const auto alike = static_cast<size_t>(step->alike[n]); alike != n) {
+    if (const auto alike = static_cast<size_t>(step->alike[n]); alike != n && !measured(node)) {
       costs[n] = costs[alike];
     } else {
-      WEFT_ASSIGN_OR_RETURN(costs[n], cost_->cost(step->graph, node, env));
+      WEFT_ASSIGN_OR_RETURN(costs[n], node_cost(step->graph, node, step->key.stage, env));
     }
     const auto times = static_cast<double>(step->node_repeat[n]);
     out.compute_s += times * costs[n].compute_s;

@@ -14,7 +14,8 @@ namespace weft {
 
 class StepPlanner {
  public:
-  // Borrowed. cost: null: traffic alone. like: by stage, the first one that is the same in all but the numbers of its layers.
+  // Borrowed. cost: null: traffic alone. like: by stage, the first one that is the same in all but the numbers of its
+  // layers.
   struct Setup {
     const PlanRequest& request;
     const PlanOptions& options;
@@ -22,6 +23,7 @@ class StepPlanner {
     const Mesh& mesh;
     const CostModel* cost = nullptr;
     std::span<const int> like;
+    std::span<const int64_t> begins;  // by stage: its first layer; then the number of layers
     std::span<const RankLedger> ledger;
     PlanStore& store;
   };
@@ -47,6 +49,8 @@ class StepPlanner {
   std::string time_key(const WorkStep& work, int stage) const;
   Result<StepTimes> graph_times(const WorkStep& work, int stage);
   Result<StepTimes> make_stage(const WorkStep& work, int stage);
+  bool measured(const Node& node) const;
+  Result<OpCost> node_cost(const Graph& graph, const Node& node, int stage, const CostEnv& env) const;
   Status cost_nodes(const WorkStep& work, const Place& place, const StepGraph& step, StepTimes& times);
   Result<CollectiveCost> message_cost(const TrafficLine& line, int rank) const;
   void add_message(StagePlan& stage, const TrafficLine& line, std::string_view name, const CollectiveCost& cost);
@@ -60,6 +64,7 @@ class StepPlanner {
   const Mesh& mesh_;
   const CostModel* cost_;
   std::vector<int> like_;  // by stage: the same, and with links of the same kinds between its ranks
+  std::span<const int64_t> begins_;
   std::span<const RankLedger> ledger_;
   PlanStore& store_;
   FigureMarks unverified_ = 0;

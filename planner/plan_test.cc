@@ -42,8 +42,8 @@ int64_t sent(const StagePlan& stage, std::string_view op, MeshAxis axis) {
   return bytes;
 }
 
-// A step is its stages one after the other, the other micro-batches at the pace of the slowest, and the logits once for all ranks. A
-// hand-over takes the link between its two ranks.
+// A step is its stages one after the other, the other micro-batches at the pace of the slowest, and the logits once for
+// all ranks. A hand-over takes the link between its two ranks.
 TEST(Plan, StepsOfPipelines) {
   for (const char* layout : {"pp4tp4+ep4", "pp16", "pp8tp4+ep4", "pp8tp2+ep2", "dp2pp4tp4+ep8"}) {
     SCOPED_TRACE(layout);
@@ -179,7 +179,8 @@ TEST(Plan, RoomIsExact) {
   }
 }
 
-// What rows of a step read again does not come from memory, whether or not the profile knows its cache; where it does not, a note says so.
+// What rows of a step read again does not come from memory, whether or not the profile knows its cache; where it does
+// not, a note says so.
 TEST(Plan, DevicesWithoutACache) {
   PlanRequest request = request_of("glm-5.1-fp8", "tp8+ep8", "ascend-a5-112g");
   ASSERT_FALSE(request.device->cache_bytes);
@@ -234,7 +235,8 @@ TEST(Plan, MarksWhatItRestsOn) {
   }
 }
 
-// A group that has twice the work takes as long as all groups with twice the requests, but for the experts that they share.
+// A group that has twice the work takes as long as all groups with twice the requests, but for the experts that they
+// share.
 TEST(Plan, UnequalGroups) {
   PlanRequest request = request_of("deepseek-v4-flash", "dp8+ep8");
   request.batch = 64;

@@ -129,7 +129,9 @@ nlohmann::ordered_json plan_json(const Plan& plan) {
                      {"dp_imbalance", r.dp_imbalance},
                      {"reserve_bytes", r.reserve_bytes},
                      {"local_ranks", r.local_ranks},
-                     {"threads", r.threads}};
+                     {"threads", r.threads},
+                     {"memory_bytes_per_s", r.memory_bytes_per_s > 0 ? Out(r.memory_bytes_per_s) : Out(nullptr)},
+                     {"expert_load", r.expert_load.empty() ? Out(nullptr) : Out(r.expert_load)}};
   json["ranks"] = plan.ranks;
   json["devices"] = plan.devices;
   json["fits"] = plan.fits;

@@ -112,7 +112,8 @@ class Trace {
       complete(
           rank, static_cast<Track>(e.stream), e.name, start + drawn.start_s(), e.seconds,
           fmt::format(
-              R"("op":"{}","layer":"{} of {} alike","bound":"{}","flops":{:.0f},"bytes":{:.0f},"bytes_sent":{:.0f},"source":"{}","unverified":{})",
+              R"("op":"{}","layer":"{} of {} alike","bound":"{}","flops":{:.0f},"bytes":{:.0f},"bytes_sent":{:.0f},)"
+              R"("source":"{}","unverified":{})",
               e.op, drawn.layer + 1, e.repeat, bound_name(e.cost.bound), e.cost.flops, e.cost.bytes, e.cost.bytes_sent,
               cost_source_name(e.cost.source), e.cost.unverified != 0));
     }

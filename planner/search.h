@@ -79,8 +79,9 @@ struct Loser {
   Layout layout;
   int64_t devices = 1;
   LossReason reason = LossReason::kMemory;
-  double by =
-      0;  // kMemory: bytes over; kTtft, kTpot: seconds over, at the smallest batch; kBeaten: share of the winner's figure that is missing
+  // kMemory: bytes over; kTtft, kTpot: seconds over, at the smallest batch; kBeaten: share of the winner's figure that
+  // is missing.
+  double by = 0;
   std::string why;  // in words, with units
   bool unverified = false;
 };

@@ -92,14 +92,17 @@ std::string plan_command(const SearchRequest& request, const SearchPoint& point)
   add("--mtp", plan.drafts, 0);
   if (!plan.acceptance.empty()) text += fmt::format(" --acceptance {:g}", fmt::join(plan.acceptance, ","));
   switch (plan.routing.kind) {
-    case Routing::Kind::kUniform: break;
+    case Routing::Kind::kUniform:
+    case Routing::Kind::kMeasured: break;  // by --expert-load alone
     case Routing::Kind::kZipf: text += fmt::format(" --routing zipf:{:g}", plan.routing.alpha); break;
     case Routing::Kind::kWorst: text += " --routing worst"; break;
   }
   if (const double factor = std::min(plan.dp_imbalance, static_cast<double>(point.layout.mesh.dp)); factor > 1) {
     text += fmt::format(" --dp-imbalance {:g}", factor);
   }
+  if (!plan.expert_load.empty()) text += fmt::format(" --expert-load {}", plan.expert_load);
   if (plan.reserve_bytes > 0) text += fmt::format(" --reserve {:g}", plan.reserve_bytes / (1 << 30));
+  if (plan.memory_bytes_per_s > 0) text += fmt::format(" --memory-bandwidth {:g}", plan.memory_bytes_per_s / 1e9);
   add("--local-ranks", plan.local_ranks, 1);
   if (plan.device->is_cpu()) add("--threads", plan.threads, std::max(plan.device->cores / plan.local_ranks, 1));
   if (plan.eager) text += " --eager";

@@ -1,5 +1,7 @@
 #include "planner/validation.h"
 
+#include <algorithm>
+#include <cmath>
 #include <span>
 
 #include <fmt/format.h>
@@ -78,8 +80,8 @@ class Lines {
  private:
   void add(std::string what, double published, double planned, std::string unit, double tolerance, std::string source,
            std::string remark = "") {
-    lines_.push_back(
-        {std::move(what), std::move(unit), std::move(source), published, planned, tolerance, std::move(remark)});
+    lines_.push_back({FigureKind::kPublished, false, std::move(what), std::move(unit), std::move(source), published,
+                      planned, tolerance, std::move(remark)});
   }
 
   Status weights() {
@@ -224,6 +226,7 @@ class Lines {
       const int64_t bytes = ledger.weight_bytes + ledger.engine_bytes + (tables ? ledger.reserve_bytes : 0);
       add(fmt::format("glm-5.1-w8a8, {}, {}: weights of a rank", c.engine, c.layout), c.gib,
           static_cast<double>(bytes) / kGiB, "GiB", c.tolerance, c.source, "without the draft layer");
+      lines_.back().fitted = true;
     }
     return {};
   }
@@ -239,20 +242,52 @@ Result<std::vector<ValidationLine>> validate_published(const OpenModel& open, co
   return Lines(open, open_engine).all();
 }
 
+std::vector<ErrorSummary> summarise(const std::vector<ValidationLine>& lines) {
+  std::vector<ErrorSummary> all;
+  for (const FigureKind kind : {FigureKind::kPublished, FigureKind::kMeasured}) {
+    for (const bool fitted : {true, false}) {
+      std::vector<double> errors;
+      for (const ValidationLine& line : lines) {
+        if (line.kind == kind && line.fitted == fitted) errors.push_back(std::abs(line.error()));
+      }
+      if (errors.empty()) continue;
+      std::sort(errors.begin(), errors.end());
+      const auto n = static_cast<double>(errors.size());
+      // The least error that so many of them do not exceed.
+      const auto at = [&](double share) { return errors[static_cast<size_t>(std::ceil(share * n)) - 1]; };
+      constexpr double kHalf = 0.5, kMost = 0.9;
+      all.push_back({fmt::format("{}, {}", kind == FigureKind::kPublished ? "published" : "measured",
+                                 fitted ? "fitted" : "held out"),
+                     static_cast<int64_t>(errors.size()), at(kHalf), at(kMost), errors.back()});
+    }
+  }
+  return all;
+}
+
 std::string validation_text(const std::vector<ValidationLine>& lines) {
   TextTable table("lrrlrlll");
-  table.row({"figure", "published", "weft", "", "error", "", "source", "remark"});
+  table.row({"figure", "published or measured", "weft", "", "error", "", "source", "remark"});
   for (const ValidationLine& line : lines) {
-    table.row({line.what, fmt::format("{:.12g}", line.published), fmt::format("{:.12g}", line.planned), line.unit,
-               fmt::format("{:+.2f} %", 100 * line.error()), line.ok() ? "" : "OFF", line.source, line.remark});
+    table.row({line.what, fmt::format("{:.12g}", line.published),
+               line.kind == FigureKind::kMeasured ? fmt::format("{:.5g}", line.planned)
+                                                  : fmt::format("{:.12g}", line.planned),
+               line.unit, fmt::format("{:+.2f} %", 100 * line.error()), line.ok() ? "" : "OFF", line.source,
+               line.remark});
   }
-  return table.text("");
+  TextTable errors("lrrrr");
+  errors.row({"errors", "figures", "median", "p90", "largest"});
+  const auto percent = [](double error) { return fmt::format("{:.2f} %", 100 * error); };
+  for (const ErrorSummary& s : summarise(lines))
+    errors.row({s.group, std::to_string(s.figures), percent(s.median), percent(s.p90), percent(s.max)});
+  return table.text("") + "\n" + errors.text("");
 }
 
 nlohmann::ordered_json validation_json(const std::vector<ValidationLine>& lines) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const ValidationLine& line : lines) {
     all.push_back({{"what", line.what},
+                   {"kind", line.kind == FigureKind::kPublished ? "published" : "measured"},
+                   {"fitted", line.fitted},
                    {"published", line.published},
                    {"planned", line.planned},
                    {"unit", line.unit},
@@ -262,7 +297,12 @@ nlohmann::ordered_json validation_json(const std::vector<ValidationLine>& lines)
                    {"source", line.source},
                    {"remark", line.remark}});
   }
-  return {{"schema", "weft.plan.validation"}, {"version", kPlanSchemaVersion}, {"lines", all}};
+  nlohmann::ordered_json errors = nlohmann::ordered_json::array();
+  for (const ErrorSummary& s : summarise(lines)) {
+    errors.push_back(
+        {{"group", s.group}, {"figures", s.figures}, {"median", s.median}, {"p90", s.p90}, {"max", s.max}});
+  }
+  return {{"schema", "weft.plan.validation"}, {"version", kPlanSchemaVersion}, {"lines", all}, {"errors", errors}};
 }
 
 }  // namespace weft

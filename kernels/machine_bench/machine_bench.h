@@ -2,6 +2,7 @@
 //
 // What this machine can do, and what the kernels make of it.
 //
+// ReadBandwidth: that of memory, at once and again and again: on a machine that is shared it moves from minute to minute.
 // measure_machine: read bandwidth with 1..N threads (a buffer larger than the last-level cache) and the peaks of fused
 // multiply-adds in f32, of bf16 dot products and of int8 dot products, where the level has them.
 // bench_kernels: the kernels at the shapes of DeepSeek-V4-Flash and -Pro, and of GLM-5 what those have not, each beside the limit that measure_machine
@@ -13,6 +14,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +22,7 @@
 #include "base/cpu.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "tensor/buffer.h"
 
 namespace weft {
 
@@ -48,6 +51,22 @@ struct KernelBenchOptions {
   int min_repetitions = 5;
   std::string filter;             // only rows whose "kernel shape" contains this; empty: all
   bool flash = true, pro = true, glm = true;  // whose shapes
+};
+
+// Measures with all of these CPUs at a time; empty: usable_cores().
+class ReadBandwidth {
+ public:
+  static Result<ReadBandwidth> create(Isa isa, std::vector<int> cpus = {});
+
+  // Bytes per second: the median of a few passes over more than any cache holds. Tens of milliseconds.
+  double measure();
+
+ private:
+  ReadBandwidth(Isa isa, std::unique_ptr<ThreadPool> pool, Buffer buffer) : isa_(isa), pool_(std::move(pool)), buffer_(std::move(buffer)) {}
+
+  Isa isa_;
+  std::unique_ptr<ThreadPool> pool_;
+  Buffer buffer_;
 };
 
 enum class BenchLimit { kReadBandwidth, kF32Flops, kInt8Ops, kOneDnn, kShareOfLayer };

@@ -99,13 +99,12 @@ double measure_loop(MachineLoop* loop, ThreadPool& pool, const KernelBenchOption
   return median(rates);
 }
 
-double measure_read(const MachineLoops& loops, const Buffer& buffer, ThreadPool& pool,
-                    const KernelBenchOptions& options) {
+double measure_read(const MachineLoops& loops, const Buffer& buffer, ThreadPool& pool, int repetitions) {
   constexpr int64_t kPage = 4096;
   const int64_t share = buffer.size() / pool.size() / kPage * kPage;
   std::vector<double> rates;
   std::atomic<uint64_t> sum{0};
-  for (int i = 0; i < options.min_repetitions + 1; ++i) {
+  for (int i = 0; i < repetitions + 1; ++i) {
     const double seconds =
         run_on_all(pool, [&](int worker) { sum ^= loops.read(buffer.data() + worker * share, share); });
     if (i > 0) rates.push_back(static_cast<double>(share) * pool.size() / seconds);
@@ -114,7 +113,28 @@ double measure_read(const MachineLoops& loops, const Buffer& buffer, ThreadPool&
   return median(rates);
 }
 
+// More than the caches hold.
+Result<Buffer> read_buffer() {
+  constexpr int64_t kLeast = int64_t{512} << 20;
+  const int64_t bytes = std::max(kLeast, 4 * last_level_cache_bytes());
+  WEFT_ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate(bytes));
+  std::memset(buffer.data(), 0x5a, static_cast<size_t>(bytes));  // pages of its own: reading zero pages reads no memory
+  return buffer;
+}
+
 }  // namespace
+
+Result<ReadBandwidth> ReadBandwidth::create(Isa isa, std::vector<int> cpus) {
+  if (cpus.empty()) cpus = usable_cores();
+  WEFT_ASSIGN_OR_RETURN(Buffer buffer, read_buffer());
+  const int threads = static_cast<int>(cpus.size());
+  return ReadBandwidth(isa, std::make_unique<ThreadPool>(threads, std::move(cpus)), std::move(buffer));
+}
+
+double ReadBandwidth::measure() {
+  constexpr int kPasses = 4;
+  return measure_read(loops_of(isa_), buffer_, *pool_, kPasses);
+}
 
 MachineLoops machine_loops_ref() { return loops_of(Isa::kScalar); }
 
@@ -154,14 +174,11 @@ Result<MachineLimits> measure_machine(const KernelBenchOptions& options) {
   // The levels above the one that is asked for have the same f32 instructions; dot products only where it is AVX-512.
   const MachineLoops best = options.isa >= Isa::kAvx512 ? loops_of(max_isa()) : loops;
 
-  constexpr int64_t kLeastBuffer = int64_t{512} << 20;
-  const int64_t bytes = std::max(kLeastBuffer, 4 * limits.last_level_cache_bytes);
-  WEFT_ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate(bytes));
-  std::memset(buffer.data(), 0x5a, static_cast<size_t>(bytes));  // pages of its own: reading zero pages reads no memory
+  WEFT_ASSIGN_OR_RETURN(const Buffer buffer, read_buffer());
 
   for (int threads = 1; threads <= limits.threads; ++threads) {
     ThreadPool pool(threads, std::vector<int>(cpus.begin(), cpus.begin() + threads));
-    limits.read_bytes_per_s.push_back(measure_read(loops, buffer, pool, options));
+    limits.read_bytes_per_s.push_back(measure_read(loops, buffer, pool, options.min_repetitions));
     if (threads == 1) {
       limits.f32_flops_per_s_one_thread = measure_loop(loops.f32_fma, pool, options);
       limits.bf16_dot_flops_per_s_one_thread = measure_loop(best.bf16_dot, pool, options);
