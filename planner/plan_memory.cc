@@ -15,15 +15,19 @@ Result<std::vector<RankLedger>> MemoryPlanner::ledgers(const Workload& work, con
       all.back().stage = stage;
       continue;
     }
-    WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<const StageHoldings> held, holdings(work, setting, stage));
-    std::vector<StepMemory> steps;
-    for (StepKey key : work.shapes) {
-      key.stage = stage;
-      WEFT_ASSIGN_OR_RETURN(steps.emplace_back(), store_.graphs.memory(setting, key));
-    }
-    all.push_back(make_ledger(request_, setting, stage, *held, steps));
+    WEFT_ASSIGN_OR_RETURN(all.emplace_back(), ledger(work, setting, stage));
   }
   return all;
+}
+
+Result<RankLedger> MemoryPlanner::ledger(const Workload& work, const StepSetting& setting, int stage) const {
+  WEFT_ASSIGN_OR_RETURN(const std::shared_ptr<const StageHoldings> held, holdings(work, setting, stage));
+  std::vector<StepMemory> steps;
+  for (StepKey key : work.shapes) {
+    key.stage = stage;
+    WEFT_ASSIGN_OR_RETURN(steps.emplace_back(), store_.graphs.memory(setting, key));
+  }
+  return make_ledger(request_, setting, stage, *held, steps);
 }
 
 // Weights and caches of all kinds of steps of a stage.
@@ -60,26 +64,42 @@ Result<std::shared_ptr<const StageHoldings>> MemoryPlanner::holdings(const Workl
   return made;
 }
 
-int64_t MemoryPlanner::device_bytes(std::span<const RankLedger> ledgers) const {
-  int64_t most = 0;
-  for (const RankLedger& ledger : ledgers) most = std::max(most, ledger.total());
-  return most * request_.local_ranks;
-}
-
 Result<int64_t> MemoryPlanner::most_requests(int64_t capacity, const StepSetting& setting,
                                              std::span<const RankLedger> planned) const {
+  const auto fuller = [](const RankLedger& a, const RankLedger& b) { return a.total() < b.total(); };
+  const RankLedger& fullest = *std::max_element(planned.begin(), planned.end(), fuller);
+  // What does not fit into the stage that is fullest fits nowhere; the others are asked once, for what it takes.
+  const Excess in_fullest = [&](const Workload& work, const StepSetting& sized) -> Result<int64_t> {
+    WEFT_ASSIGN_OR_RETURN(const RankLedger its, ledger(work, sized, like_[static_cast<size_t>(fullest.stage)]));
+    return its.total() * request_.local_ranks - capacity;
+  };
+  const Excess in_any = [&](const Workload& work, const StepSetting& sized) -> Result<int64_t> {
+    WEFT_ASSIGN_OR_RETURN(const std::vector<RankLedger> all, ledgers(work, sized));
+    return std::max_element(all.begin(), all.end(), fuller)->total() * request_.local_ranks - capacity;
+  };
+  WEFT_ASSIGN_OR_RETURN(const int64_t units, most_units(in_fullest, setting, planned));
+  if (units == 0 || setting.layout.mesh.pp == 1) return units * setting.layout.mesh.dp;
+  WEFT_ASSIGN_OR_RETURN(const double others, excess_of(units, in_any, setting));
+  if (others <= 0) return units * setting.layout.mesh.dp;
+  WEFT_ASSIGN_OR_RETURN(const int64_t in_all, most_units(in_any, setting, planned));
+  return in_all * setting.layout.mesh.dp;
+}
+
+Result<double> MemoryPlanner::excess_of(int64_t units, const Excess& of, const StepSetting& setting) const {
+  PlanRequest request = request_;
+  request.batch = units * setting.layout.mesh.dp;
+  const Workload work = make_workload(request);
+  StepSetting sized = setting;
+  sized.cache = cache_capacity(setting.layout, work.sizes);
+  WEFT_ASSIGN_OR_RETURN(const int64_t bytes, of(work, sized));
+  return static_cast<double>(bytes);
+}
+
+Result<int64_t> MemoryPlanner::most_units(const Excess& of, const StepSetting& setting,
+                                          std::span<const RankLedger> planned) const {
   constexpr int64_t kMost = 1 << 20;
   const int64_t unit = setting.layout.mesh.dp;
-  // Bytes that are too many (of `units` requests of every group): they grow with the requests.
-  const auto excess = [&](int64_t units) -> Result<double> {
-    PlanRequest request = request_;
-    request.batch = units * unit;
-    const Workload work = make_workload(request);
-    StepSetting sized = setting;
-    sized.cache = cache_capacity(setting.layout, work.sizes);
-    WEFT_ASSIGN_OR_RETURN(const std::vector<RankLedger> all, ledgers(work, sized));
-    return static_cast<double>(device_bytes(all) - capacity);
-  };
+  const auto excess = [&](int64_t units) { return excess_of(units, of, setting); };
   double per_unit = 1;
   for (const RankLedger& l : planned) {
     per_unit = std::max(per_unit, static_cast<double>(l.cache_bytes_per_request) +
@@ -94,7 +114,7 @@ Result<int64_t> MemoryPlanner::most_requests(int64_t capacity, const StepSetting
     if (found <= 0) {
       low = units;
       low_excess = found;
-      if (units * unit > kMost - unit) return low * unit;
+      if (units * unit > kMost - unit) return low;
     } else {
       high = units;
       high_excess = found;
@@ -122,7 +142,7 @@ Result<int64_t> MemoryPlanner::most_requests(int64_t capacity, const StepSetting
       side = -1;
     }
   }
-  return low * unit;
+  return low;
 }
 
 }  // namespace weft

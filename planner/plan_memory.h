@@ -1,6 +1,7 @@
 // What the ranks of a plan hold, for any number of requests.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -22,15 +23,19 @@ class MemoryPlanner {
   Result<std::vector<RankLedger>> ledgers(const Workload& work, const StepSetting& setting) const;
 
   // The most requests, in data-parallel groups of equal size, whose plan fits into `capacity` bytes of a device; 0:
-  // none.
-  // `planned`: ledgers of the request's own batch.
+  // none. `planned`: ledgers of the request's own batch.
   Result<int64_t> most_requests(int64_t capacity, const StepSetting& setting,
                                 std::span<const RankLedger> planned) const;
 
  private:
   Result<std::shared_ptr<const StageHoldings>> holdings(const Workload& work, const StepSetting& setting,
                                                         int stage) const;
-  int64_t device_bytes(std::span<const RankLedger> ledgers) const;
+  Result<RankLedger> ledger(const Workload& work, const StepSetting& setting, int stage) const;
+
+  // Bytes by which a device holds too much; they grow with the requests. A unit: one request of every group.
+  using Excess = std::function<Result<int64_t>(const Workload&, const StepSetting& sized)>;
+  Result<double> excess_of(int64_t units, const Excess& of, const StepSetting& setting) const;
+  Result<int64_t> most_units(const Excess& of, const StepSetting& setting, std::span<const RankLedger> planned) const;
 
   const PlanRequest& request_;
   const bool tensors_;
