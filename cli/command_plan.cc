@@ -157,7 +157,7 @@ class PlanCommand : public Command {
     } else {
       console.print(validation_text(lines));
     }
-    const auto bad = std::count_if(lines.begin(), lines.end(), [](const ValidationLine& line) { return !line.ok(); });
+    const auto bad = std::count_if(lines.begin(), lines.end(), [](const ValidationLine& line) { return !line.passes(); });
     return bad == 0 ? Status()
                     : check_failed(fmt::format("{} of {} figures are off by more than they may be", bad, lines.size()));
   }

@@ -114,6 +114,7 @@ Result<MeasuredMachine> parse_measured_times(std::string_view text, std::string_
     time.seconds = item.number("seconds", 1e-9, kMostSeconds);
     time.read_bytes_per_s = item.number("read_bytes_per_s", 1, kMostBytes);
     time.runs = item.integer("runs", 1);
+    if (item.has("not_modelled")) time.not_modelled = item.string("not_modelled");
     const auto known = [&](const MeasuredMachine::Model& model) { return model.name == time.model; };
     if (item.status().ok() && std::none_of(machine.models.begin(), machine.models.end(), known)) {
       item.fail("model", fmt::format(": '{}' is none of the models", time.model));
@@ -154,6 +155,7 @@ Result<std::vector<ValidationLine>> validate_measured(const fs::path& folder, co
     line.published = kMilli * time.seconds;
     line.planned = kMilli * then;
     line.tolerance = kTolerance;
+    line.not_modelled = time.not_modelled;
     line.remark = fmt::format("median of {}; memory {:.1f} GB/s; with the {:.1f} GB/s of the calibration {:+.1f} %",
                               time.runs, time.read_bytes_per_s / kGiga, planned.calibrated_bytes_per_s() / kGiga,
                               kPercent * (calibrated / time.seconds - 1));

@@ -19,13 +19,14 @@ struct MeasuredTime {
   double seconds = 0;                     // median of the runs
   double read_bytes_per_s = 0;            // of memory, beside them
   int64_t runs = 1;
+  std::string not_modelled;  // why the plan may be further off than it promises; ""
 };
 
 struct MeasuredMachine {
   struct Model {
     std::string name, config, expert_load;  // files beside times.json; expert_load may be ""
   };
-  std::string machine, source, profile;     // profile: a file beside times.json
+  std::string machine, source, profile;  // profile: a file beside times.json
   std::vector<Model> models;
   std::vector<MeasuredTime> times;
 };

@@ -16,9 +16,15 @@ TEST(MeasuredTimes, BadFilesHaveOneMessage) {
   const std::string models = R"([{"name": "a", "config": "a"}])";
   const auto time = [](std::string_view more) {
     return fmt::format(R"([{{"model": "a", "layout": "tp1", "phase": "prefill", "tokens": 512, "depth": 0,)"
-                       R"("read_bytes_per_s": 3e10, "runs": 3, {}}}])", more);
+                       R"("read_bytes_per_s": 3e10, "runs": 3, {}}}])",
+                       more);
   };
   EXPECT_EQ(parse_measured_times(file(models, time(R"("seconds": 0.5)")), "f").value().times.size(), 1u);
+  EXPECT_EQ(parse_measured_times(file(models, time(R"("seconds": 1, "not_modelled": "w")")), "f")
+                .value()
+                .times[0]
+                .not_modelled,
+            "w");
   const struct {
     std::string text, message;
   } cases[] = {
@@ -37,6 +43,21 @@ TEST(MeasuredTimes, BadFilesHaveOneMessage) {
     EXPECT_NE(parsed.status().message().find(c.message), std::string::npos) << c.text << "\n"
                                                                             << parsed.status().message();
   }
+}
+
+TEST(Validation, FiguresThatAreOffNeedAReason) {
+  ValidationLine line;
+  line.published = 1;
+  line.planned = 1.3;
+  line.tolerance = 0.15;
+  EXPECT_FALSE(line.ok());
+  EXPECT_FALSE(line.passes());
+  EXPECT_NE(validation_text({line}).find("OFF"), std::string::npos);
+  line.not_modelled = "waiting";
+  EXPECT_FALSE(line.ok());
+  EXPECT_TRUE(line.passes());
+  EXPECT_NE(validation_text({line}).find("not modelled: waiting"), std::string::npos);
+  EXPECT_EQ(validation_json({line})["lines"][0]["not_modelled"], "waiting");
 }
 
 TEST(Validation, ErrorsOfGroups) {

@@ -81,7 +81,7 @@ class Lines {
   void add(std::string what, double published, double planned, std::string unit, double tolerance, std::string source,
            std::string remark = "") {
     lines_.push_back({FigureKind::kPublished, false, std::move(what), std::move(unit), std::move(source), published,
-                      planned, tolerance, std::move(remark)});
+                      planned, tolerance, std::move(remark), {}});
   }
 
   Status weights() {
@@ -271,8 +271,12 @@ std::string validation_text(const std::vector<ValidationLine>& lines) {
     table.row({line.what, fmt::format("{:.12g}", line.published),
                line.kind == FigureKind::kMeasured ? fmt::format("{:.5g}", line.planned)
                                                   : fmt::format("{:.12g}", line.planned),
-               line.unit, fmt::format("{:+.2f} %", 100 * line.error()), line.ok() ? "" : "OFF", line.source,
-               line.remark});
+               line.unit, fmt::format("{:+.2f} %", 100 * line.error()),
+               line.ok()       ? ""
+               : line.passes() ? "off, see remark"
+                               : "OFF",
+               line.source,
+               line.remark + (line.ok() || line.not_modelled.empty() ? "" : "; not modelled: " + line.not_modelled)});
   }
   TextTable errors("lrrrr");
   errors.row({"errors", "figures", "median", "p90", "largest"});
@@ -295,7 +299,8 @@ nlohmann::ordered_json validation_json(const std::vector<ValidationLine>& lines)
                    {"tolerance", line.tolerance},
                    {"ok", line.ok()},
                    {"source", line.source},
-                   {"remark", line.remark}});
+                   {"remark", line.remark},
+                   {"not_modelled", line.not_modelled}});
   }
   nlohmann::ordered_json errors = nlohmann::ordered_json::array();
   for (const ErrorSummary& s : summarise(lines)) {
